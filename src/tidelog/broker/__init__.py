@@ -1,0 +1,1 @@
+"""One node without sockets: dispatch, handlers, partitions, parking."""

@@ -1,0 +1,1 @@
+"""The `tidelog` command: one thin module per command group."""

@@ -1,0 +1,1 @@
+"""The controller: a pure machine that turns commands into metadata records."""

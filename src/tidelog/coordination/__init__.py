@@ -1,0 +1,1 @@
+"""The coordination port (versioned keys, compare-and-set, watch) and its adapters."""

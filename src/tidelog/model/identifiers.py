@@ -1,0 +1,42 @@
+"""Names and numbers that identify things, and the rules for valid topic names."""
+
+import re
+from typing import NamedTuple
+
+NO_LEADER = -1
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_EPOCH = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+
+TOPIC_NAME_LENGTH_MAX = 249
+_LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; its folder on disk is named `<topic>-<partition>`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Say in words why `name` is not a legal topic name, or return None if it is."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return f"the topic name cannot be {name!r}"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the topic name is {len(name)} characters long, more than {TOPIC_NAME_LENGTH_MAX}"
+    if _LEGAL_TOPIC_NAME.fullmatch(name) is None:
+        return f"the topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None

@@ -1,0 +1,1 @@
+"""The asyncio edge: listeners, connections, timers, worker threads, the process."""

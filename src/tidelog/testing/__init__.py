@@ -1,0 +1,1 @@
+"""A pytest plugin and helpers that run a real broker inside a test."""
