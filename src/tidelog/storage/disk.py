@@ -3,14 +3,14 @@
 `Disk` names files by path (`str`); `File` is one open file. The contract, which one suite checks for every
 implementation:
 
-- A `File` grows only by `append`, which writes everything or leaves the file as it was: after an error (a full
-  disk, a short write) `size_bytes` and the readable content are those from before the call, and a later append
-  may succeed.
+- A `File` grows only by `append`, which writes everything or leaves the file as it was: after an error (a
+  full disk, a short write) `size_bytes` and the readable content are those from before the call, and a later
+  append may succeed.
 - `size_bytes` is tracked, not asked of the kernel: a process opens a file for writing only once at a time.
 - Reads may start anywhere and return fewer bytes than asked only where the file ends.
 - A `File` stays readable after its path was renamed or removed, as long as somebody holds a reference to it.
-  Dropping the last reference closes it; `close` does so at once and is only for a holder who knows that nobody
-  else uses it.
+  Dropping the last reference closes it; `close` does so at once and is only for a holder who knows that
+  nobody else uses it.
 - Appended bytes survive a power cut once `File.sync` has returned, provided that the name of the file does;
   names (created, renamed, removed) survive once `Disk.sync_directory` of their directory has returned.
 - `File.sync` may run in another thread, at the same time as appends and reads.
