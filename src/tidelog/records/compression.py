@@ -1,0 +1,184 @@
+"""The five codecs of the record batch: compressing, and decompressing within a limit.
+
+What is written is what Java clients read, and therefore everybody:
+- gzip: one member.
+- snappy: Xerial framing, as Java writes it. A 16-byte header (magic \\x82SNAPPY\\0, version 1, compatible 1),
+  then blocks of an int32 length and raw snappy of at most 32 KiB of data.
+- lz4: a frame of independent blocks of at most 64 KiB, without checksums and content size. Java refuses
+  frames whose blocks depend on each other, which is what most libraries write by default.
+- zstd: one frame.
+
+What is read is wider: several gzip members, raw snappy, any lz4 frame, several zstd frames.
+
+A few kilobytes can claim or really hold gigabytes. Decompression writes into a buffer that is never larger
+than the caller's limit: snappy says its size ahead and is refused by it; for the others the buffer grows
+from a guess to the limit, each attempt starting over.
+"""
+
+import struct
+from enum import IntEnum
+
+import cramjam
+
+from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
+
+
+class Codec(IntEnum):
+    """The codecs, by their number in the batch attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+GZIP_LEVEL_DEFAULT = 6
+LZ4_LEVEL_DEFAULT = 9
+ZSTD_LEVEL_DEFAULT = 3
+
+_XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_MAGIC = _XERIAL_HEADER[:8]
+_XERIAL_BLOCK_BYTES = 32 << 10
+
+# Magic, version 1 with independent blocks, 64 KiB blocks, and the checksum of these two bytes.
+_LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_FRAME_END = b"\x00\x00\x00\x00"
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_STORED_BIT = 1 << 31
+# From this level on liblz4 searches harder ("HC"); below it has only the fast way.
+_LZ4_HIGH_COMPRESSION_LEVEL_MIN = 3
+
+_GUESS_BYTES_MIN = 64 << 10
+_GUESS_RATIO = 8
+_GROWTH = 8
+_BUFFER_FULL = "failed to write whole buffer"  # how cramjam says that the output buffer is too small
+
+_INT32 = struct.Struct(">i")
+_UINT32_LITTLE = struct.Struct("<I")
+
+_STREAM_DECOMPRESSORS = {
+    Codec.GZIP: cramjam.gzip.decompress_into,
+    Codec.LZ4: cramjam.lz4.decompress_into,
+    Codec.ZSTD: cramjam.zstd.decompress_into,
+}
+
+
+def compress(codec: Codec, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
+    """Compress `data`; `level` None is the codec's default, and so is gzip's -1. Snappy has no levels."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(
+                cramjam.gzip.compress(data, GZIP_LEVEL_DEFAULT if level is None or level < 0 else level)
+            )
+        case Codec.SNAPPY:
+            return _compress_xerial(memoryview(data))
+        case Codec.LZ4:
+            return _compress_lz4(memoryview(data), LZ4_LEVEL_DEFAULT if level is None else level)
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL_DEFAULT if level is None else level))
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    output = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = memoryview(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        output += _INT32.pack(len(block))
+        output += block
+    return bytes(output)
+
+
+def _compress_lz4(data: memoryview, level: int) -> bytes:
+    high = level >= _LZ4_HIGH_COMPRESSION_LEVEL_MIN
+    output = bytearray(_LZ4_FRAME_HEADER)
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        plain = data[start : start + _LZ4_BLOCK_BYTES]
+        if high:
+            compressed = cramjam.lz4.compress_block(
+                plain, mode="high_compression", compression=level, store_size=False
+            )
+        else:
+            compressed = cramjam.lz4.compress_block(plain, mode="fast", acceleration=1, store_size=False)
+        block = memoryview(compressed)
+        if len(block) < len(plain):
+            output += _UINT32_LITTLE.pack(len(block))
+            output += block
+        else:
+            output += _UINT32_LITTLE.pack(len(plain) | _LZ4_STORED_BIT)
+            output += plain
+    output += _LZ4_FRAME_END
+    return bytes(output)
+
+
+def decompress(codec: Codec, data: bytes | bytearray | memoryview, limit_bytes: int) -> bytes | memoryview:
+    """Decompress `data` to at most `limit_bytes`.
+
+    Raises `DecompressedTooLarge` if there is more, `CorruptRecord` if `data` is not what the codec writes.
+    """
+    if codec is Codec.NONE:
+        if len(data) > limit_bytes:
+            raise DecompressedTooLarge(limit_bytes)
+        return memoryview(data)
+    if codec is Codec.SNAPPY:
+        return _decompress_snappy(memoryview(data), limit_bytes)
+    return _decompress_stream(codec, memoryview(data), limit_bytes)
+
+
+def _decompress_stream(codec: Codec, data: memoryview, limit_bytes: int) -> memoryview:
+    decompress_into = _STREAM_DECOMPRESSORS[codec]
+    size_bytes = min(limit_bytes, max(_GUESS_BYTES_MIN, len(data) * _GUESS_RATIO))
+    while True:
+        output = bytearray(size_bytes)
+        try:
+            written = decompress_into(data, output)
+        except cramjam.DecompressionError as error:
+            if _BUFFER_FULL not in str(error):
+                raise CorruptRecord(f"corrupt {codec.name.lower()} data: {error}") from error
+            if size_bytes >= limit_bytes:
+                raise DecompressedTooLarge(limit_bytes) from error
+        else:
+            return memoryview(output)[:written]
+        del output  # before the larger one is allocated
+        size_bytes = min(limit_bytes, size_bytes * _GROWTH)
+
+
+def _decompress_snappy(data: memoryview, limit_bytes: int) -> memoryview:
+    blocks = _xerial_blocks(data) if data[:8] == _XERIAL_MAGIC else [data]
+    try:
+        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        total = sum(sizes)
+        if total > limit_bytes:
+            raise DecompressedTooLarge(limit_bytes)
+        output = memoryview(bytearray(total))
+        position = 0
+        for block, size in zip(blocks, sizes, strict=True):
+            written = cramjam.snappy.decompress_raw_into(block, output[position : position + size])
+            if written != size:
+                raise CorruptRecord(f"a snappy block holds {written} bytes instead of {size}")
+            position += size
+    except cramjam.DecompressionError as error:
+        raise CorruptRecord(f"corrupt snappy data: {error}") from error
+    return output
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks = []
+    size_bytes = len(data)
+    position = 0
+    while position < size_bytes:
+        if data[position : position + 8] == _XERIAL_MAGIC:  # streams may be strung together
+            position += len(_XERIAL_HEADER)
+            continue
+        if position + 4 > size_bytes:
+            raise CorruptRecord("the length of a snappy block is cut off")
+        (length,) = _INT32.unpack_from(data, position)
+        position += 4
+        if length < 0 or position + length > size_bytes:
+            raise CorruptRecord(f"a snappy block of {length} bytes does not fit in its data")
+        blocks.append(data[position : position + length])
+        position += length
+    if position != size_bytes:
+        raise CorruptRecord("the header of the snappy data is cut off")
+    return blocks
