@@ -8,6 +8,7 @@ from crc32c import crc32c
 from tidelog.model.identifiers import NO_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
+    CODEC_MASK,
     CONTROL_BIT,
     CRC_POSITION,
     DELETE_HORIZON_BIT,
@@ -21,7 +22,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.compression import Codec, compress
 from tidelog.records.corrupt_record import CorruptRecord
-from tidelog.records.record import Record
+from tidelog.records.record import Record, wrap_int64
 
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
@@ -51,7 +52,7 @@ def _append_field(output: bytearray, field: bytes | None) -> None:
 def append_record(output: bytearray, record: Record, offset_delta: int, timestamp_delta_ms: int) -> None:
     """Write one record after the bytes that `output` already has."""
     body = bytearray(1)  # the unused attributes
-    _append_varint(body, timestamp_delta_ms)
+    _append_varint(body, wrap_int64(timestamp_delta_ms))
     _append_varint(body, offset_delta)
     _append_field(body, record.key)
     _append_field(body, record.value)
@@ -144,12 +145,12 @@ def build_batch(
         base_sequence,
         count,
     )
-    return assemble(header, body, codec if count else Codec.NONE, level)
+    return bytes(assemble(header, body, codec if count else Codec.NONE, level))
 
 
 def assemble(
     header: BatchHeader, records: bytes | bytearray | memoryview, codec: Codec, level: int | None = None
-) -> bytes:
+) -> bytearray:
     """Put a batch together from a header and encoded records, which are compressed with `codec`.
 
     The header's length, checksum and codec are set to what they must be; its other fields are kept.
@@ -158,13 +159,13 @@ def assemble(
     fields = header._replace(
         batch_length=HEADER_SIZE - LOG_OVERHEAD + len(payload),
         crc=0,
-        attributes=header.attributes & ~0b111 | codec,
+        attributes=(header.attributes & ~CODEC_MASK) | codec,
     )
     batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(batch, 0, *fields)
     batch += payload
     _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
-    return bytes(batch)
+    return batch
 
 
 def build_control_batch(

@@ -82,10 +82,19 @@ def decompressed_records(
     return bytes(decompress(codec, payload, limit_bytes))
 
 
+def wrap_int64(value: int) -> int:
+    """Wrap a sum of two int64 as Java does: hostile timestamps add up to more than 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def _read_varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     """Read a zig-zag varint of at most `bits` bits; return it and the position after it."""
-    raw = 0
-    shift = 0
+    raw = data[position]
+    position += 1
+    if raw < 0x80:
+        return (raw >> 1) ^ -(raw & 1), position
+    raw &= 0x7F
+    shift = 7
     while True:
         byte = data[position]
         position += 1
@@ -129,19 +138,29 @@ def _read_headers(
 
 
 def parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Yield the records in `data`, which are the decompressed records of the batch with this header."""
-    base_offset = header.base_offset
-    base_timestamp_ms = header.base_timestamp_ms
+    """Yield the records in `data`, which are the decompressed records of the batch with this header.
+
+    Every record of a compacted topic passes here, so the usual case, numbers of one byte, is written out.
+    """
+    base_offset, base_timestamp_ms = header.base_offset, header.base_timestamp_ms
     append_time_ms = header.max_timestamp_ms if header.log_append_time else None
     size = len(data)
     position = 0
     try:
         for _ in range(header.records_count):
-            length, position = _read_varint(data, position, 32)
+            length = data[position]
+            if length < 0x80:
+                length = (length >> 1) ^ -(length & 1)
+                position += 1
+            else:
+                length, position = _read_varint(data, position, 32)
             end = position + length
             if length < 0 or end > size:
                 raise CorruptRecord(f"a record of {length} bytes does not fit in its batch")
-            timestamp_delta, position = _read_varint(data, position + 1, 64)
+            timestamp_ms, position = _read_varint(data, position + 1, 64)
+            timestamp_ms += base_timestamp_ms
+            if not -(2**63) <= timestamp_ms < 2**63:
+                timestamp_ms = wrap_int64(timestamp_ms)
             offset_delta, position = _read_varint(data, position, 32)
             key, position = _read_field(data, position, end)
             value, position = _read_field(data, position, end)
@@ -149,17 +168,13 @@ def parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
             if data[position] == 0:
                 position += 1
             else:
-                count, position = _read_varint(data, position, 32)
-                headers, position = _read_headers(data, position, end, count)
+                headers_count, position = _read_varint(data, position, 32)
+                headers, position = _read_headers(data, position, end, headers_count)
             if position != end:
                 raise CorruptRecord(f"a record says it ends at {end}, but its fields end at {position}")
-            yield Record(
-                base_offset + offset_delta,
-                base_timestamp_ms + timestamp_delta if append_time_ms is None else append_time_ms,
-                key,
-                value,
-                headers,
-            )
+            if append_time_ms is not None:
+                timestamp_ms = append_time_ms
+            yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
     except IndexError:
         raise CorruptRecord(f"the records end early, at {size} bytes") from None
     if header.records_count < 0:

@@ -1,0 +1,340 @@
+"""What a leader demands of a produced batch before it appends it.
+
+The order of the checks and the error codes are Kafka's (LogValidator, UnifiedLog), so that a client sees the
+same refusal for the same fault:
+
+    no whole batch, or bytes after it            INVALID_RECORD
+    impossible length, magic above 2, bad CRC    CORRUPT_MESSAGE
+    magic 0 or 1, base offset other than 0       INVALID_RECORD
+    larger than max.message.bytes                MESSAGE_TOO_LARGE
+    unknown codec                                UNSUPPORTED_COMPRESSION_TYPE
+    count, offsets, control batch, sequence      INVALID_RECORD
+    timestamp out of bounds, or not its own      INVALID_TIMESTAMP, naming the records
+    no key on a compacted topic                  INVALID_RECORD, naming the records
+    malformed records, when they are walked      INVALID_RECORD
+    too large when decompressed                  MESSAGE_TOO_LARGE
+
+Deliberate differences to Kafka:
+- Kafka walks the records of every batch. Here they are walked, and decompressed, only when a rule needs it:
+  a compacted topic, a `message.timestamp.before.max.ms`, another codec, a largest timestamp above the
+  bound, or `walk_always`. Otherwise the header's count and largest timestamp are believed.
+- Bytes after the batch are refused, not cut off. Offset deltas with gaps are refused, not renumbered.
+- A batch that claims log append time is refused on every topic; Kafka lets it pass where the topic's type
+  is CreateTime. A negative producer epoch and a transactional batch without producer id are refused here
+  already. An unknown codec and malformed compressed data get a code that clients do not retry, where
+  Kafka answers UNKNOWN_SERVER_ERROR.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import NO_TIMESTAMP
+from tidelog.model.log_config import INT64_MAX, LogConfig
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    patch_max_timestamp,
+    read_header,
+)
+from tidelog.records.builder import assemble
+from tidelog.records.compression import Codec
+from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
+from tidelog.records.record import (
+    DECOMPRESSED_BYTES_MAX,
+    RECORD_SIZE_MIN,
+    decompressed_records,
+    parse_records,
+)
+
+# A refusal names at most this many records, so that a small batch cannot ask for a huge answer.
+RECORD_ERRORS_MAX = 1000
+
+_LEGACY_RECORD_OVERHEAD = 14  # what a record of magic 0 takes at least
+_LENGTH_AND_MAGIC_SIZE = 17
+_MAGIC_POSITION = 16
+
+_TARGET_CODECS = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRules:
+    """What the checks need to know of a topic's settings, worked out once.
+
+    `codec` None keeps the producer's. `walk_always` has the records of every batch looked at.
+    """
+
+    max_message_bytes: int
+    codec: Codec | None = None
+    level: int | None = None
+    log_append_time: bool = False
+    before_max_ms: int = INT64_MAX
+    after_max_ms: int = INT64_MAX
+    compacted: bool = False
+    walk_always: bool = False
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    # Whether a rule needs every batch walked; derived from the others.
+    walks: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        bounded_before = self.before_max_ms != INT64_MAX and not self.log_append_time
+        object.__setattr__(self, "walks", self.walk_always or self.compacted or bounded_before)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: LogConfig,
+        *,
+        walk_always: bool = False,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    ) -> "ProduceRules":
+        levels = {
+            "gzip": config.compression_gzip_level,
+            "lz4": config.compression_lz4_level,
+            "zstd": config.compression_zstd_level,
+        }
+        return cls(
+            max_message_bytes=config.max_message_bytes,
+            codec=_TARGET_CODECS[config.compression_type],
+            level=levels.get(config.compression_type),
+            log_append_time=config.message_timestamp_type == "LogAppendTime",
+            before_max_ms=config.message_timestamp_before_max_ms,
+            after_max_ms=config.message_timestamp_after_max_ms,
+            compacted=config.compacted,
+            walk_always=walk_always,
+            decompressed_bytes_max=decompressed_bytes_max,
+        )
+
+
+class CheckedBatch(NamedTuple):
+    """A batch that may be appended.
+
+    `view` is the caller's, patched in place, or a new one if the batch was compressed anew. Base offset and
+    leader epoch are still to be assigned. `log_append_time_ms` is -1 where records keep their own time.
+    """
+
+    header: BatchHeader
+    view: memoryview
+    log_append_time_ms: int
+
+
+def check_produced(
+    view: memoryview, rules: ProduceRules, now_ms: int, *, from_client: bool = True
+) -> CheckedBatch | Refused:
+    """Check the one batch that fills `view`, and make it what the topic's settings ask for.
+
+    `from_client` False is for batches that the broker itself wrote: control records are allowed, offsets
+    may have gaps. `view` must be writable; it is changed only if the batch is accepted.
+    """
+    size_bytes = len(view)
+    if size_bytes < HEADER_SIZE:
+        return _refuse_unframed(view)
+    header = read_header(view)
+    (
+        base_offset,
+        batch_length,
+        _leader_epoch,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        _base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        records_count,
+    ) = header
+    if batch_length + LOG_OVERHEAD != size_bytes or magic != MAGIC:
+        return _refuse_unframed(view)
+    if from_client and base_offset != 0:
+        return _invalid(f"The base offset of a produced batch should be 0, but it is {base_offset}.")
+    if size_bytes > rules.max_message_bytes:
+        return _too_large(size_bytes, rules)
+    if crc32c(view[ATTRIBUTES_POSITION:]) != crc:
+        return Refused(ErrorCode.CORRUPT_MESSAGE, f"The record batch is corrupt (stored CRC {crc}).")
+    codec_number = attributes & CODEC_MASK
+    if codec_number > Codec.ZSTD:
+        return Refused(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression codec {codec_number}."
+        )
+    if from_client:
+        if (
+            records_count <= 0
+            or last_offset_delta != records_count - 1
+            or (not codec_number and records_count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE)
+            or attributes & (CONTROL_BIT | LOG_APPEND_TIME_BIT)
+        ):
+            return _refuse_contents(header)
+        if producer_id >= 0:
+            if base_sequence < 0 or producer_epoch < 0:
+                return _refuse_producer(header)
+        elif attributes & TRANSACTIONAL_BIT:
+            return _invalid("A transactional record batch must have a producer id.")
+    recompresses = rules.codec is not None and rules.codec != codec_number
+    if (
+        rules.walks
+        or recompresses
+        or (max_timestamp_ms > now_ms + rules.after_max_ms and not rules.log_append_time)
+    ):
+        return _check_walking(view, header, rules, now_ms, from_client)
+    if rules.log_append_time:
+        return _stamp(view, header, now_ms)
+    return CheckedBatch(header, view, NO_TIMESTAMP)
+
+
+def _invalid(message: str) -> Refused:
+    return Refused(ErrorCode.INVALID_RECORD, message)
+
+
+def _too_large(size_bytes: int, rules: ProduceRules) -> Refused:
+    return Refused(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"The record batch takes {size_bytes} bytes, more than max.message.bytes={rules.max_message_bytes}.",
+    )
+
+
+def _refuse_unframed(view: memoryview) -> Refused:
+    """Say why `view` is not exactly one batch of magic 2."""
+    size_bytes = len(view)
+    if size_bytes < LOG_OVERHEAD:
+        return _invalid("There must be one record batch per partition.")
+    batch_length = int.from_bytes(view[8:12], "big", signed=True)
+    if batch_length < _LEGACY_RECORD_OVERHEAD:
+        return Refused(ErrorCode.CORRUPT_MESSAGE, f"A record batch of length {batch_length} is impossible.")
+    if size_bytes < _LENGTH_AND_MAGIC_SIZE:
+        return _invalid("There must be one record batch per partition.")
+    magic = view[_MAGIC_POSITION]
+    if magic > MAGIC:
+        return Refused(ErrorCode.CORRUPT_MESSAGE, f"There is no record batch of magic {magic}.")
+    batch_size_bytes = batch_length + LOG_OVERHEAD
+    if size_bytes < batch_size_bytes:
+        return _invalid(f"The record batch is cut off: {batch_size_bytes} bytes claimed, {size_bytes} sent.")
+    if magic != MAGIC:
+        return _invalid(f"Only record batches of magic {MAGIC} are accepted, this one has {magic}.")
+    if size_bytes > batch_size_bytes:
+        return _invalid("There must be exactly one record batch per partition, but more bytes follow it.")
+    return Refused(ErrorCode.CORRUPT_MESSAGE, f"A record batch of {size_bytes} bytes is impossible.")
+
+
+def _refuse_contents(header: BatchHeader) -> Refused:
+    if header.last_offset_delta < 0:
+        return _invalid(f"The record batch has an invalid last offset delta: {header.last_offset_delta}.")
+    if header.records_count <= 0:
+        return _invalid(f"The record batch has an invalid count of records: {header.records_count}.")
+    if header.last_offset_delta != header.records_count - 1:
+        return _invalid(
+            f"The record batch spans {header.last_offset_delta + 1} offsets, "
+            f"but has {header.records_count} records."
+        )
+    if header.control:
+        return _invalid("Clients are not allowed to write control records.")
+    if header.log_append_time:
+        return Refused(
+            ErrorCode.INVALID_TIMESTAMP, "Producers must not set the timestamp type to LogAppendTime."
+        )
+    return _invalid(f"{header.records_count} records do not fit in a batch of {header.size_bytes} bytes.")
+
+
+def _refuse_producer(header: BatchHeader) -> Refused:
+    if header.base_sequence < 0:
+        return _invalid(
+            f"Invalid sequence number {header.base_sequence} in a record batch "
+            f"of the producer id {header.producer_id}."
+        )
+    return Refused(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Invalid epoch {header.producer_epoch} of the producer id {header.producer_id}.",
+    )
+
+
+def _stamp(view: memoryview, header: BatchHeader, now_ms: int) -> CheckedBatch:
+    attributes = header.attributes | LOG_APPEND_TIME_BIT
+    crc = patch_max_timestamp(view, 0, len(view), attributes, now_ms)
+    header = header._replace(crc=crc, attributes=attributes, max_timestamp_ms=now_ms)
+    return CheckedBatch(header, view, now_ms)
+
+
+def _check_walking(
+    view: memoryview, header: BatchHeader, rules: ProduceRules, now_ms: int, from_client: bool
+) -> CheckedBatch | Refused:
+    """Check the records one by one, set the largest timestamp that they really have, and re-compress."""
+    try:
+        records = decompressed_records(view, header, rules.decompressed_bytes_max)
+        walked = _walk(records, header, rules, now_ms, from_client)
+    except DecompressedTooLarge as error:
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"The record batch is too large: {error}.")
+    except CorruptRecord as error:
+        return _invalid(f"The record batch is malformed: {error}.")
+    if isinstance(walked, Refused):
+        return walked
+    max_timestamp_ms = now_ms if rules.log_append_time else walked
+    attributes = header.attributes | (LOG_APPEND_TIME_BIT if rules.log_append_time else 0)
+    log_append_time_ms = now_ms if rules.log_append_time else NO_TIMESTAMP
+    codec = header.codec
+    target = codec if rules.codec is None or (header.control and codec is Codec.NONE) else rules.codec
+    if target is not codec:
+        header = header._replace(attributes=attributes, max_timestamp_ms=max_timestamp_ms)
+        view = memoryview(assemble(header, records, target, rules.level))
+        if len(view) > rules.max_message_bytes:
+            return _too_large(len(view), rules)
+        header = read_header(view)
+    elif max_timestamp_ms != header.max_timestamp_ms or attributes != header.attributes:
+        crc = patch_max_timestamp(view, 0, len(view), attributes, max_timestamp_ms)
+        header = header._replace(crc=crc, attributes=attributes, max_timestamp_ms=max_timestamp_ms)
+    return CheckedBatch(header, view, log_append_time_ms)
+
+
+def _walk(
+    records: bytes, header: BatchHeader, rules: ProduceRules, now_ms: int, from_client: bool
+) -> int | Refused:
+    """Look at every record; return the largest timestamp, or the refusal that names the bad records."""
+    earliest_ms = now_ms - rules.before_max_ms
+    latest_ms = now_ms + rules.after_max_ms
+    bounded = not rules.log_append_time
+    compacted = rules.compacted
+    max_timestamp_ms = NO_TIMESTAMP
+    expected_offset = header.base_offset
+    errors: list[tuple[int, str]] = []
+    errors_count = 0
+    untimely = False
+    for index, record in enumerate(parse_records(records, header)):
+        if from_client and record.offset != expected_offset:
+            raise CorruptRecord(f"record {index} has the offset {record.offset}, not {expected_offset}")
+        expected_offset += 1
+        timestamp_ms = record.timestamp_ms
+        if timestamp_ms > max_timestamp_ms:
+            max_timestamp_ms = timestamp_ms
+        if compacted and record.key is None:
+            fault = "A compacted topic cannot accept a record without a key."
+        elif bounded and not earliest_ms <= timestamp_ms <= latest_ms and timestamp_ms != NO_TIMESTAMP:
+            fault = f"The timestamp {timestamp_ms} is outside of [{earliest_ms}, {latest_ms}]."
+            untimely = True
+        else:
+            continue
+        errors_count += 1
+        if errors_count <= RECORD_ERRORS_MAX:
+            errors.append((index, fault))
+    if not errors:
+        return max_timestamp_ms
+    if untimely:
+        message = f"{errors_count} records were rejected, some for a timestamp that is out of bounds."
+        return Refused(ErrorCode.INVALID_TIMESTAMP, message, tuple(errors))
+    message = f"{errors_count} records were rejected; record {errors[0][0]}: {errors[0][1]}"
+    return Refused(ErrorCode.INVALID_RECORD, message, tuple(errors))
