@@ -1,0 +1,230 @@
+"""How a client command finds its cluster: the shared options, and clients made from them.
+
+Properties reach confluent-kafka in this order, the later one winning: our defaults, the file given with
+--client-config-file, -X name=value, --bootstrap. A TCP probe of the bootstrap addresses runs first, because
+librdkafka retries an address that refuses connections until its timeout, and people should hear at once.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import update_wrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from tidelog.cli.errors import CommandError, explained
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._metadata import ClusterMetadata
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+DEFAULT_KAFKA_PORT = 9092
+PROBE_TIMEOUT_SECONDS = 3.0
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def parse_assignments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """Split `name=value` words; a word without '=' is a mistake on the command line."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise click.BadParameter(f"{pair!r} is not of the form name=value", param_hint=option)
+        values[name.strip()] = value.strip()
+    return values
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read `name=value` (or `name: value`) lines; '#' begins a comment, a final '\\' joins lines."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as failure:
+        raise CommandError(f"cannot read {path}: {failure.strerror}", "check the path") from failure
+    except UnicodeDecodeError as failure:
+        raise CommandError(f"{path} is not a UTF-8 text file", "give a properties file") from failure
+    values: dict[str, str] = {}
+    pending = ""
+    for number, raw_line in enumerate(text.splitlines(), start=1):
+        line = pending + raw_line.strip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        at = min((line.index(mark) for mark in "=:" if mark in line), default=-1)
+        if at <= 0:
+            raise CommandError(f"{path}:{number}: {line!r} is not name=value", "write one setting per line")
+        values[line[:at].strip()] = line[at + 1 :].strip()
+    return values
+
+
+def probe(bootstrap: str) -> None:
+    """Raise a clear error unless at least one bootstrap address accepts a TCP connection."""
+    reasons: list[str] = []
+    for address in (part.strip() for part in bootstrap.split(",")):
+        host, port = split_address(address)
+        try:
+            with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_SECONDS):
+                return
+        except socket.gaierror:
+            reasons.append(f"{address}: unknown host")
+        except TimeoutError:
+            reasons.append(f"{address}: no answer within {PROBE_TIMEOUT_SECONDS:g} s")
+        except OSError as failure:
+            reasons.append(f"{address}: {os.strerror(failure.errno).lower() if failure.errno else failure}")
+    raise CommandError(
+        f"no broker at {', '.join(reasons)}",
+        "start one with 'tidelog up', or point --bootstrap (or TIDELOG_BOOTSTRAP) at a running cluster",
+    )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` (the port may be left out; a scheme like PLAINTEXT:// is tolerated)."""
+    plain = address.rpartition("://")[2]
+    host, separator, port = plain.rpartition(":")
+    if not separator or port.endswith("]"):
+        host, port = plain, str(DEFAULT_KAFKA_PORT)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="'--bootstrap'")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(slots=True)
+class Connection:
+    """A cluster to talk to, and the client properties to do it with."""
+
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    properties: Mapping[str, str] = field(default_factory=dict)
+    timeout_seconds: float = 10.0
+    last_error: str | None = None
+
+    def admin(self) -> "AdminClient":
+        from confluent_kafka.admin import AdminClient
+
+        return cast("AdminClient", self._client(AdminClient, {}))
+
+    def producer(self, defaults: Mapping[str, Any]) -> "Producer":
+        from confluent_kafka import Producer
+
+        return cast("Producer", self._client(Producer, defaults))
+
+    def consumer(self, defaults: Mapping[str, Any]) -> "Consumer":
+        from confluent_kafka import Consumer
+
+        return cast("Consumer", self._client(Consumer, defaults))
+
+    def metadata(self, client: "AdminClient | Producer | Consumer") -> "ClusterMetadata":
+        """Fetch the metadata of all topics, which creates none of them."""
+        try:
+            with explained(f"asking {self.bootstrap} for metadata"):
+                return client.list_topics(timeout=self.timeout_seconds)
+        except CommandError as failure:
+            if self.last_error is None:
+                raise
+            raise CommandError(
+                f"{failure.message}; the client says: {self.last_error}", failure.hint
+            ) from failure
+
+    def plaintext(self) -> bool:
+        return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
+
+    def _client(self, client_class: Any, defaults: Mapping[str, Any]) -> Any:
+        probe(self.bootstrap)
+        properties: dict[str, Any] = {
+            "client.id": "tidelog-cli",
+            **defaults,
+            **self.properties,
+            "bootstrap.servers": self.bootstrap,
+            "error_cb": self._remember,
+        }
+        with explained("the client properties were refused"):
+            return client_class(properties, logger=_silent_logger())
+
+    def _remember(self, error: "KafkaError") -> None:
+        # Kept, not printed: librdkafka reports every lost connection, most of which heal by themselves.
+        self.last_error = error.str()
+
+
+def _silent_logger() -> logging.Logger:
+    logger = logging.getLogger("tidelog.cli.client")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def connection_options(*, config_alias: bool = True) -> Callable[[Command], Command]:
+    """Add the options every client command shares; the command receives `connection`.
+
+    `config_alias` offers --config as another name of -X; commands with a --config of their own decline it.
+    """
+    names = ("-X", "--client-config") + (("--config",) if config_alias else ())
+
+    def decorate(command: Command) -> Command:
+        def with_connection(
+            *arguments: Any,
+            bootstrap: str,
+            client_config: tuple[str, ...],
+            client_config_file: Path | None,
+            timeout_seconds: float,
+            **options: Any,
+        ) -> Any:
+            properties = read_properties(client_config_file) if client_config_file is not None else {}
+            properties |= parse_assignments(client_config, "'-X'")
+            from_properties = properties.pop("bootstrap.servers", None)
+            source = click.get_current_context().get_parameter_source("bootstrap")
+            if from_properties is not None and source is click.core.ParameterSource.DEFAULT:
+                bootstrap = from_properties
+            connection = Connection(bootstrap, properties, timeout_seconds)
+            return command(*arguments, connection=connection, **options)
+
+        wrapped = update_wrapper(with_connection, command)
+        for option in reversed(
+            (
+                click.option(
+                    "--bootstrap",
+                    "-b",
+                    envvar="TIDELOG_BOOTSTRAP",
+                    default=DEFAULT_BOOTSTRAP,
+                    show_default=True,
+                    show_envvar=True,
+                    metavar="HOST:PORT[,…]",
+                    help="A broker of the cluster.",
+                ),
+                click.option(
+                    *names,
+                    "client_config",
+                    multiple=True,
+                    metavar="NAME=VALUE",
+                    help="A property of the Kafka client (librdkafka), for example security.protocol=ssl.",
+                ),
+                click.option(
+                    "--client-config-file",
+                    "--config-file",
+                    "client_config_file",
+                    type=click.Path(path_type=Path, dir_okay=False),
+                    metavar="FILE",
+                    help="A file of such properties.",
+                ),
+                click.option(
+                    "--timeout",
+                    "timeout_seconds",
+                    type=click.FloatRange(min=0.1),
+                    default=10.0,
+                    show_default=True,
+                    metavar="SECONDS",
+                    help="How long to wait for the cluster.",
+                ),
+            )
+        ):
+            wrapped = option(wrapped)
+        return cast(Command, wrapped)
+
+    return decorate

@@ -1,0 +1,77 @@
+"""How a command fails: one sentence with the cause, one with the next step, and an exit code.
+
+Exit code 1 is the situation (no broker, no such topic), 2 is the command line itself (click's own rule).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+
+class CommandError(click.ClickException):
+    """The command could not be carried out; `hint` says what to try next."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"error: {self.message}", err=True)
+        if self.hint is not None:
+            click.echo(f"  try: {self.hint}", err=True)
+
+
+# What to do next about the errors people meet most, by the name confluent-kafka gives them.
+_HINTS = {
+    "UNKNOWN_TOPIC_OR_PART": "'tidelog topic list' shows the topics; 'tidelog topic create NAME' makes one",
+    "_UNKNOWN_TOPIC": "'tidelog topic list' shows the topics; 'tidelog topic create NAME' makes one",
+    "_UNKNOWN_PARTITION": "'tidelog topic describe NAME' shows the partitions",
+    "TOPIC_ALREADY_EXISTS": "choose another name, or add --if-not-exists",
+    "INVALID_REPLICATION_FACTOR": "use a --replication-factor no larger than the number of brokers "
+    "('tidelog cluster status')",
+    "INVALID_PARTITIONS": "partitions can be added, never removed: 'tidelog topic describe NAME' "
+    "shows how many there are",
+    "INVALID_CONFIG": "'tidelog config describe topic NAME --all' lists the names and values",
+    "TOPIC_EXCEPTION": "use ASCII letters, digits, '.', '_' and '-', at most 249 characters",
+    "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of the topic, and -X message.max.bytes=… of the client",
+    "GROUP_ID_NOT_FOUND": "'tidelog group list' shows the groups",
+    "NON_EMPTY_GROUP": "stop the group's consumers first ('tidelog group describe GROUP' names them)",
+    "UNKNOWN_MEMBER_ID": "stop the group's consumers first ('tidelog group describe GROUP' names them)",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "stop the consumers of this group that read the topic first",
+    "NOT_ENOUGH_REPLICAS": "too few replicas are in sync (min.insync.replicas): see 'tidelog topic describe'",
+    "INVALID_RECORD": "a compacted topic takes only records with a key: give -k or -K",
+    "UNSUPPORTED_VERSION": "the broker does not offer this operation",
+    "_UNSUPPORTED_FEATURE": "the broker does not offer this operation",
+    "_TIMED_OUT": "raise --timeout, or check 'tidelog cluster status'",
+    "_MSG_TIMED_OUT": "raise --timeout, or check 'tidelog cluster status'",
+    "_TRANSPORT": "check --bootstrap and that the broker is running ('tidelog up')",
+    "_ALL_BROKERS_DOWN": "check --bootstrap and that the broker is running ('tidelog up')",
+    "_AUTHENTICATION": "check the sasl.* properties given with -X or --client-config-file",
+    "_SSL": "check the ssl.* properties given with -X or --client-config-file",
+    "TOPIC_AUTHORIZATION_FAILED": "this user may not do that to the topic: ask for an ACL",
+    "GROUP_AUTHORIZATION_FAILED": "this user may not use the group: ask for an ACL",
+    "CLUSTER_AUTHORIZATION_FAILED": "this user may not do that to the cluster: ask for an ACL",
+}
+
+
+def from_kafka_error(error: Any, doing: str) -> CommandError:
+    """Turn a `confluent_kafka.KafkaError` met while `doing` something into an error for a person."""
+    name = error.name()
+    reason = str(error.str()).strip()
+    return CommandError(f"{doing}: {reason} ({name})", _HINTS.get(name))
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Report a client error raised inside as what was being done, why it failed and what to try."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        yield
+    except KafkaException as failure:
+        error = failure.args[0] if failure.args else None
+        if isinstance(error, KafkaError):
+            raise from_kafka_error(error, doing) from failure
+        raise CommandError(f"{doing}: {failure}") from failure

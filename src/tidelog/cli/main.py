@@ -1,0 +1,52 @@
+"""The entry point of the `tidelog` command: the table of commands, and nothing that costs start-up time."""
+
+import os
+import sys
+
+import click
+
+from tidelog.cli.lazy_group import CommandEntry, LazyGroup
+
+COMMANDS = {
+    "up": CommandEntry("tidelog.cli.up:up", "Run a broker in the foreground."),
+    "topic": CommandEntry("tidelog.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "produce": CommandEntry("tidelog.cli.produce:produce", "Send records to a topic, from lines or JSON."),
+    "consume": CommandEntry("tidelog.cli.consume:consume", "Print the records of a topic."),
+    "offsets": CommandEntry("tidelog.cli.offsets:offsets", "Show where each partition starts and ends."),
+    "group": CommandEntry(
+        "tidelog.cli.group:group", "Look at consumer groups, their lag, and move their offsets."
+    ),
+    "config": CommandEntry("tidelog.cli.config:config", "Read and change settings of topics and brokers."),
+    "cluster": CommandEntry("tidelog.cli.cluster:cluster", "Show the brokers and the controller."),
+    "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
+    "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
+    "version": CommandEntry("tidelog.cli.version:version", "Print the versions of Tidelog and its client."),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    entries=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with 'tidelog up', then 'tidelog topic create orders' in another terminal.",
+)
+def tidelog() -> None:
+    """An event-streaming broker that speaks the Kafka protocol, and tools for any Kafka cluster.
+
+    The client commands find their cluster through --bootstrap or the variable TIDELOG_BOOTSTRAP
+    (localhost:9092 when neither is given).
+    """
+
+
+def main() -> None:
+    """Run the command line; a reader that goes away (`tidelog consume … | head`) is not an error."""
+    try:
+        tidelog(prog_name="tidelog")
+    except BrokenPipeError:
+        # Python would complain about the closed pipe a second time while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
