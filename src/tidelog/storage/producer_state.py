@@ -160,7 +160,7 @@ class ProducerState:
         elif from_client and header.base_sequence != 0:
             return Refused(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} starts epoch {epoch} at sequence {header.base_sequence}, not 0",
+                f"producer {header.producer_id} starts epoch {epoch} at {header.base_sequence}, not 0",
             )
         if producer.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             return Refused(
