@@ -1,0 +1,129 @@
+"""Fixtures of the conformance tier: a running broker, real clients, topics with names of their own.
+
+The broker is a Tidelog child process, or whatever TIDELOG_TEST_BOOTSTRAP names (tests/conformance/oracle starts a
+real Apache Kafka). Nothing here knows which one it is, save `restartable_broker`.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from drivers.asyncio_python import AioKafkaDriver
+from drivers.confluent import ConfluentDriver
+from drivers.contract import DEADLINE_SECONDS, Driver
+from drivers.kafkajs import KafkaJsDriver, KafkaJsProcess
+from drivers.kcat import KcatDriver
+from drivers.pure_python import KafkaPythonDriver
+
+# The same as in tests/conformance/oracle: client suites assume auto-creation with four partitions and quick groups.
+BROKER_SETTINGS = {
+    "num.partitions": "4",
+    "auto.create.topics.enable": "true",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+}
+DRIVER_NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kafkajs", "kcat")
+
+TopicMaker = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def oracle() -> bool:
+    """Whether the broker under test is a foreign one."""
+    return "TIDELOG_TEST_BOOTSTRAP" in os.environ
+
+
+@pytest.fixture(scope="session")
+def bootstrap(oracle: bool) -> Iterator[str]:
+    if oracle:
+        yield os.environ["TIDELOG_TEST_BOOTSTRAP"]
+        return
+    from tidelog.testing.broker import RunningBroker
+
+    with RunningBroker(settings=BROKER_SETTINGS) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture(scope="session")
+def make_topics(admin: AdminClient) -> Callable[..., None]:
+    """Create the topics of the given names at once."""
+
+    def make(names: list[str], partitions: int = 1, config: dict[str, str] | None = None) -> None:
+        wanted = [NewTopic(name, partitions, 1, config=config or {}) for name in names]
+        for future in admin.create_topics(wanted, operation_timeout=DEADLINE_SECONDS).values():
+            future.result(DEADLINE_SECONDS)
+        wait_until_served(admin, names, partitions)
+
+    return make
+
+
+def wait_until_served(admin: AdminClient, names: list[str], partitions: int) -> None:
+    """Until each partition's leader answers: Kafka says that a topic is made before its leaders take writes.
+
+    Only acks=0 needs this, since nobody hears of the refusal, but it costs a single request.
+    """
+    waiting = {TopicPartition(name, index): OffsetSpec.latest() for name in names for index in range(partitions)}
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while waiting:
+        assert time.monotonic() < deadline, f"not served: {waiting}"
+        futures = admin.list_offsets(waiting, request_timeout=DEADLINE_SECONDS)
+        waiting = {
+            partition: OffsetSpec.latest()
+            for partition, future in futures.items()
+            if future.exception(DEADLINE_SECONDS) is not None
+        }
+
+
+@pytest.fixture(scope="session")
+def make_topic(make_topics: Callable[..., None]) -> TopicMaker:
+    """Create one topic under a new name and return the name."""
+
+    def make(partitions: int = 1, prefix: str = "conformance", **config: str) -> str:
+        name = new_name(prefix)
+        make_topics([name], partitions, {key.replace("_", "."): value for key, value in config.items()})
+        return name
+
+    return make
+
+
+def new_name(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def topic(make_topic: TopicMaker) -> str:
+    """A new topic with one partition."""
+    return make_topic()
+
+
+@pytest.fixture(scope="session")
+def kafkajs() -> Iterator[KafkaJsProcess]:
+    process = KafkaJsProcess()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def find_driver(request: pytest.FixtureRequest) -> Callable[[str], Driver]:
+    """The driver of a name; skips (in CI: fails) where its client is not installed."""
+    makers: dict[str, Callable[[], Any]] = {
+        "confluent-kafka": ConfluentDriver,
+        "kafka-python": KafkaPythonDriver,
+        "aiokafka": AioKafkaDriver,
+        "kafkajs": lambda: KafkaJsDriver(request.getfixturevalue("kafkajs")),
+        "kcat": KcatDriver,
+    }
+    assert tuple(makers) == DRIVER_NAMES
+    return lambda name: makers[name]()
