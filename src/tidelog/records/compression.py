@@ -4,8 +4,8 @@ What is written is what Java clients read, and therefore everybody:
 - gzip: one member.
 - snappy: Xerial framing, as Java writes it. A 16-byte header (magic \\x82SNAPPY\\0, version 1, compatible 1),
   then blocks of an int32 length and raw snappy of at most 32 KiB of data.
-- lz4: a frame of independent blocks of at most 64 KiB, without checksums and content size. Java refuses
-  frames whose blocks depend on each other, which is what most libraries write by default.
+- lz4: a frame of independent blocks of at most 64 KiB. Java refuses frames whose blocks depend on each
+  other, which is what most libraries write by default.
 - zstd: one frame.
 
 What is read is wider: several gzip members, raw snappy, any lz4 frame, several zstd frames.
@@ -41,21 +41,12 @@ _XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_MAGIC = _XERIAL_HEADER[:8]
 _XERIAL_BLOCK_BYTES = 32 << 10
 
-# Magic, version 1 with independent blocks, 64 KiB blocks, and the checksum of these two bytes.
-_LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
-_LZ4_FRAME_END = b"\x00\x00\x00\x00"
-_LZ4_BLOCK_BYTES = 64 << 10
-_LZ4_STORED_BIT = 1 << 31
-# From this level on liblz4 searches harder ("HC"); below it has only the fast way.
-_LZ4_HIGH_COMPRESSION_LEVEL_MIN = 3
-
 _GUESS_BYTES_MIN = 64 << 10
 _GUESS_RATIO = 8
 _GROWTH = 8
 _BUFFER_FULL = "failed to write whole buffer"  # how cramjam says that the output buffer is too small
 
 _INT32 = struct.Struct(">i")
-_UINT32_LITTLE = struct.Struct("<I")
 
 _STREAM_DECOMPRESSORS = {
     Codec.GZIP: cramjam.gzip.decompress_into,
@@ -76,7 +67,7 @@ def compress(codec: Codec, data: bytes | bytearray | memoryview, level: int | No
         case Codec.SNAPPY:
             return _compress_xerial(memoryview(data))
         case Codec.LZ4:
-            return _compress_lz4(memoryview(data), LZ4_LEVEL_DEFAULT if level is None else level)
+            return _compress_lz4(data, LZ4_LEVEL_DEFAULT if level is None else level)
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL_DEFAULT if level is None else level))
 
@@ -90,26 +81,10 @@ def _compress_xerial(data: memoryview) -> bytes:
     return bytes(output)
 
 
-def _compress_lz4(data: memoryview, level: int) -> bytes:
-    high = level >= _LZ4_HIGH_COMPRESSION_LEVEL_MIN
-    output = bytearray(_LZ4_FRAME_HEADER)
-    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
-        plain = data[start : start + _LZ4_BLOCK_BYTES]
-        if high:
-            compressed = cramjam.lz4.compress_block(
-                plain, mode="high_compression", compression=level, store_size=False
-            )
-        else:
-            compressed = cramjam.lz4.compress_block(plain, mode="fast", acceleration=1, store_size=False)
-        block = memoryview(compressed)
-        if len(block) < len(plain):
-            output += _UINT32_LITTLE.pack(len(block))
-            output += block
-        else:
-            output += _UINT32_LITTLE.pack(len(plain) | _LZ4_STORED_BIT)
-            output += plain
-    output += _LZ4_FRAME_END
-    return bytes(output)
+def _compress_lz4(data: bytes | bytearray | memoryview, level: int) -> bytes:
+    compressor = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))  # it takes nothing else
+    return bytes(compressor.finish())
 
 
 def decompress(codec: Codec, data: bytes | bytearray | memoryview, limit_bytes: int) -> bytes | memoryview:
