@@ -128,7 +128,8 @@ class ProducerState:
         # First offset → offset of the marker, for those whose marker is not yet below the high watermark.
         self._unreplicated_transactions: dict[int, int] = {}
 
-    def __len__(self) -> int:
+    @property
+    def producers_count(self) -> int:
         return len(self._producers)
 
     # -- appending

@@ -106,7 +106,7 @@ class TransactionIndex:
 
     def rename_to(self, path: str) -> None:
         """Give the file another name, or only note it if there is no file."""
-        if self._file is not None:
+        if self._disk.exists(self._path):
             self._disk.rename(self._path, path)
         self._path = path
 
