@@ -1,0 +1,37 @@
+"""What must be synced so that a log is durable up to an offset.
+
+The plan is made on the event loop, which collects open files without waiting; `run` syncs them, in a worker
+thread; the log then takes note on the loop (`PartitionLog.flushed`). Files that grow meanwhile only get
+more durable, and a segment that is deleted meanwhile stays open here until the plan is dropped.
+"""
+
+from dataclasses import dataclass
+
+from tidelog.storage.disk import Disk, File
+from tidelog.storage.leader_epochs import LeaderEpochs
+from tidelog.storage.transaction_index import TransactionIndex
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPlan:
+    """The files to sync, and what will be true afterwards: everything before `end_offset` is durable."""
+
+    disk: Disk
+    end_offset: int
+    files: tuple[File, ...]
+    transaction_indexes: tuple[TransactionIndex, ...]
+    leader_epochs: LeaderEpochs
+    directories: tuple[str, ...]
+    # The state of the log that the plan was made for: cutting the log makes an older plan worthless.
+    truncation_count: int
+    names_version: int
+
+    def run(self) -> None:
+        """Sync everything; for a worker thread. An `OSError` means that nothing may be taken as durable."""
+        for file in self.files:
+            file.sync()
+        for transaction_index in self.transaction_indexes:
+            transaction_index.sync()
+        for directory in self.directories:
+            self.disk.sync_directory(directory)
+        self.leader_epochs.flush()

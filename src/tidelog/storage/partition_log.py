@@ -1,0 +1,606 @@
+"""One partition's log on disk: an ordered list of segments, the last of which is appended to.
+
+Everything here runs on the event loop, to completion; nothing is awaited and nothing is locked. What would
+wait for the disk is split: a plan is made here and run in a worker thread (`flush_plan`), or files are
+renamed here and removed later (`delete_segments`). Trouble with the disk is an `OSError`.
+
+The bounds of a log: `log_start_offset` ≤ `recovery_point` … `log_end_offset`. Batches before the log start
+offset are gone for readers even while their segment exists; batches before the recovery point were synced.
+The high watermark belongs to the partition that owns the log, and is given where it is needed.
+
+Reading returns ranges of a segment's file, always whole batches: the batch that holds the wanted offset and
+those behind it. Kafka cuts at the byte limit and leaves half a batch for the client to drop; here the index
+makes the exact boundary cheap, and it is also where the same reader will go on.
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+from uuid import UUID
+from zlib import crc32
+
+from tidelog.model.identifiers import TopicPartition
+from tidelog.model.log_config import INT64_MAX, LogConfig
+from tidelog.records.batch import CONTROL_BIT, HEADER_SIZE, BatchHeader, read_header
+from tidelog.storage.disk import Bytes, Disk, File
+from tidelog.storage.flush_plan import FlushPlan
+from tidelog.storage.leader_epochs import LEADER_EPOCH_CHECKPOINT, LeaderEpochs
+from tidelog.storage.offset_index import RELATIVE_OFFSET_MAX
+from tidelog.storage.open_files import OpenFiles
+from tidelog.storage.partition_metadata import read_topic_id, write_topic_id
+from tidelog.storage.producer_replay import note_marker, replay_producers
+from tidelog.storage.producer_state import (
+    ProducerState,
+    list_snapshots,
+    remove_snapshots,
+    remove_snapshots_before,
+)
+from tidelog.storage.recovery import Recovery
+from tidelog.storage.retention import RetentionPlan, plan_retention
+from tidelog.storage.segment import (
+    CLEANED,
+    DELETED,
+    OFFSET_INDEX,
+    SEGMENT_BYTES_MAX,
+    SWAP,
+    TIME_INDEX,
+    Segment,
+    TimestampedOffset,
+)
+from tidelog.storage.transaction_index import AbortedTransaction
+
+# How many readers' next positions are remembered; more readers than that scan a little at each read.
+PLACES_MAX = 32
+
+
+class LogSlice(NamedTuple):
+    """Whole batches in a file: `size_bytes` from `position`. The reader goes on with `next_offset`."""
+
+    file: File
+    position: int
+    size_bytes: int
+    next_offset: int
+
+
+class PartitionLog:
+    """A log; made by `open`."""
+
+    __slots__ = (
+        "_base_offsets",
+        "_closed_bytes",
+        "_disk",
+        "_names_synced",
+        "_names_version",
+        "_open_files",
+        "_places",
+        "_roll_after_now_ms",
+        "_roll_after_timestamp_ms",
+        "_segment_bytes",
+        "_truncation_count",
+        "active",
+        "config",
+        "directory",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "segments",
+        "topic_id",
+        "topic_partition",
+        "truncated_bytes",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        open_files: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        producers: ProducerState,
+        leader_epochs: LeaderEpochs,
+    ) -> None:
+        self._disk = disk
+        self._open_files = open_files
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id: UUID | None = None
+        self.config = config
+        self.producers = producers
+        self.leader_epochs = leader_epochs
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        self.truncated_bytes = 0
+        # Names of new segments become durable with the next flush; at first the folder's own name is in
+        # doubt.
+        self._names_version = 1
+        self._names_synced = 0
+        self._truncation_count = 0
+        # Offset → (segment, position) of the first batch at or after it: where readers are expected to go on.
+        self._places: dict[int, tuple[Segment, int]] = {}
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        clean_shutdown: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        producer_id_expiration_ms: int = 86_400_000,
+        topic_id: UUID | None = None,
+        open_files: OpenFiles | None = None,
+    ) -> "PartitionLog":
+        """Open the log in `directory`, or begin one there; recover what a crash left.
+
+        `recovery_point` and `log_start_offset` come from the checkpoints of the data directory. `topic_id` is
+        noted in a folder that has none yet. `truncated_bytes` tells afterwards what recovery had to cut.
+        """
+        disk.make_directory(directory)
+        if open_files is None:
+            open_files = OpenFiles(disk)
+        producers = ProducerState(producer_id_expiration_ms)
+        leader_epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCH_CHECKPOINT}")
+        recovered = Recovery(disk, open_files, directory, config, producers, leader_epochs, now_ms).run(
+            clean_shutdown=clean_shutdown, recovery_point=recovery_point, log_start_offset=log_start_offset
+        )
+        log = cls(disk, open_files, directory, topic_partition, config, producers, leader_epochs)
+        log.topic_id = read_topic_id(disk, directory)
+        if log.topic_id is None and topic_id is not None:
+            log.set_topic_id(topic_id)
+        log.log_start_offset = recovered.log_start_offset
+        log.log_end_offset = recovered.log_end_offset
+        log.recovery_point = recovered.recovery_point
+        log.truncated_bytes = recovered.truncated_bytes
+        log._set_segments(recovered.segments)
+        return log
+
+    def set_topic_id(self, topic_id: UUID) -> None:
+        """Note which topic the folder belongs to, durably."""
+        write_topic_id(self._disk, self.directory, topic_id)
+        self.topic_id = topic_id
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Obey new settings from now on."""
+        self.config = config
+        for segment in self.segments:
+            segment.configure(config)
+        self._set_limits()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._closed_bytes + self.active.size_bytes
+
+    @property
+    def earliest_local(self) -> int:
+        """The first offset on this disk; the same as the log start offset, as there is no tiered storage."""
+        return self.log_start_offset
+
+    @property
+    def unflushed_messages(self) -> int:
+        """How many offsets are not yet known to be durable, for `flush.messages`."""
+        return self.log_end_offset - self.recovery_point
+
+    def _set_segments(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.active = segments[-1]
+        self._base_offsets = [segment.base_offset for segment in segments]
+        self._closed_bytes = sum(segment.size_bytes for segment in segments[:-1])
+        self._places.clear()
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        """Work out when the active segment is full or too old, so that an append only compares."""
+        self._segment_bytes = min(self.config.segment_bytes, SEGMENT_BYTES_MAX)
+        self._roll_after_timestamp_ms = self._roll_after_now_ms = INT64_MAX
+        first_timestamp_ms = self.active.first_timestamp_ms
+        if first_timestamp_ms is None:
+            return
+        roll_ms = self.config.segment_ms - self._jitter_ms()
+        if first_timestamp_ms >= 0:
+            self._roll_after_timestamp_ms = first_timestamp_ms + roll_ms
+        else:
+            self._roll_after_now_ms = self.active.created_ms + roll_ms
+
+    def _jitter_ms(self) -> int:
+        """Spread the rolling of many logs; the same for the same segment, unlike Kafka's random number."""
+        limit_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        if limit_ms <= 0:
+            return 0
+        return crc32(f"{self.topic_partition}/{self.active.base_offset}".encode()) % limit_ms
+
+    # Appending
+
+    def append(
+        self, view: Bytes, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int
+    ) -> None:
+        """Append one checked batch, whose bytes already carry `base_offset` and `leader_epoch`.
+
+        `header` is the batch's header; its base offset and epoch are not looked at, its largest timestamp
+        must be what the bytes say. After an `OSError` the log is unchanged and can be appended to again.
+        """
+        assert base_offset >= self.log_end_offset, f"{self!r} cannot take offset {base_offset}"
+        last_offset = base_offset + header.last_offset_delta
+        max_timestamp_ms = header.max_timestamp_ms
+        segment = self.active
+        position = segment.size_bytes
+        if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX or (
+            position
+            and (
+                position + len(view) > self._segment_bytes
+                or max_timestamp_ms > self._roll_after_timestamp_ms
+                or now_ms > self._roll_after_now_ms
+                or segment.index_full
+            )
+        ):
+            segment = self.roll(now_ms, base_offset)
+            position = 0
+        segment.append(view, last_offset, max_timestamp_ms, now_ms)
+        self.log_end_offset = last_offset + 1
+        if not position:
+            self._set_limits()
+        if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            if header.attributes & CONTROL_BIT:
+                self._append_marker(view, header, base_offset, now_ms)
+            else:
+                self.producers.update(header, base_offset, now_ms)
+
+    def _append_marker(self, view: Bytes, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        try:
+            note_marker(self.producers, self.active, header, base_offset, view, now_ms)
+        except OSError:
+            # The transaction index could not be written: take the marker back, with what it did to the
+            # producers.
+            self.truncate_to(base_offset)
+            raise
+
+    def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
+        """Close the active segment and begin a new one; an empty one that starts there is kept.
+
+        The producer state is written as a snapshot at the new segment's start, where recovery will need it.
+        After an `OSError` the old segment is still active.
+        """
+        old = self.active
+        if base_offset is None:
+            base_offset = self.log_end_offset
+        if old.base_offset == base_offset:
+            return old
+        old.write_indexes(final=True)
+        self.producers.write_snapshot(self._disk, self.directory, base_offset)
+        new = Segment.create(self._disk, self._open_files, self.directory, base_offset, self.config, now_ms)
+        old.seal()
+        self._closed_bytes += old.size_bytes
+        self.segments.append(new)
+        self._base_offsets.append(base_offset)
+        self.active = new
+        self._names_version += 1
+        self._set_limits()
+        return new
+
+    # Reading
+
+    def read(
+        self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool = True
+    ) -> LogSlice | None:
+        """The batches from the one that holds `offset` on, all of them below `upper_offset`.
+
+        At most `max_bytes`, except that with `at_least_one` the first batch comes whole whatever its size.
+        Empty when there is nothing to read yet. None when `offset` lies outside of the log.
+        """
+        log_end_offset = self.log_end_offset
+        if offset < self.log_start_offset or offset > log_end_offset:
+            return None
+        if upper_offset > log_end_offset:
+            upper_offset = log_end_offset
+        place = self._place(offset) if offset < upper_offset else None
+        if place is None:
+            active = self.active
+            if offset == log_end_offset:
+                self._remember(offset, active, active.size_bytes)
+            return LogSlice(active.file, active.size_bytes, 0, offset)
+        segment, position = place
+        end, next_offset = self._end_below(segment, upper_offset)
+        size = end - position
+        if size > max_bytes:
+            size, next_offset = self._whole_batches(segment, position, max_bytes, at_least_one)
+            if not size:
+                return LogSlice(segment.file, position, 0, offset)
+        elif size <= 0:
+            # The wanted batch reaches over the upper offset.
+            return LogSlice(segment.file, position, 0, offset)
+        self._remember(next_offset, segment, position + size)
+        return LogSlice(segment.file, position, size, next_offset)
+
+    def _place(self, offset: int) -> tuple[Segment, int] | None:
+        """The segment and position of the batch that holds `offset`, else of the first batch behind it."""
+        place = self._places.get(offset)
+        if place is not None and place[1] < place[0].size_bytes:
+            return place
+        segments = self.segments
+        for index in range(max(0, bisect_right(self._base_offsets, offset) - 1), len(segments)):
+            segment = segments[index]
+            if not segment.size_bytes:
+                continue
+            if offset <= segment.base_offset:
+                return segment, 0
+            found = segment.find(offset)
+            if found is not None:
+                return segment, found.position
+        return None
+
+    def _end_below(self, segment: Segment, upper_offset: int) -> tuple[int, int]:
+        """Where reading a segment must end so that everything lies below `upper_offset`; the offset there."""
+        if segment is self.active:
+            if upper_offset == self.log_end_offset:
+                return segment.size_bytes, upper_offset
+        else:
+            following = self._base_offsets[bisect_right(self._base_offsets, segment.base_offset)]
+            if upper_offset >= following:
+                return segment.size_bytes, following
+        place = self._place(upper_offset)
+        if place is None or place[0] is not segment:
+            return segment.size_bytes, upper_offset
+        self._remember(upper_offset, segment, place[1])
+        return place[1], upper_offset
+
+    @staticmethod
+    def _whole_batches(
+        segment: Segment, position: int, max_bytes: int, at_least_one: bool
+    ) -> tuple[int, int]:
+        """The size of the batches from `position` that fit `max_bytes`, and the offset behind them."""
+        end, next_offset = segment.last_boundary(position, position + max_bytes)
+        if end > position or not at_least_one:
+            return end - position, next_offset
+        header = read_header(segment.file.read(position, HEADER_SIZE))
+        return header.size_bytes, header.next_offset
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        places = self._places
+        if offset not in places and len(places) >= PLACES_MAX:
+            del places[next(iter(places))]
+        places[offset] = (segment, position)
+
+    def offset_by_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first record whose timestamp is `timestamp_ms` or greater."""
+        for segment in self.segments:
+            if segment.max_timestamp_ms >= timestamp_ms and segment.size_bytes:
+                found = segment.find_by_timestamp(timestamp_ms, self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self) -> TimestampedOffset | None:
+        """The record with the largest timestamp, the first of several; None in a log without timestamps."""
+        latest = max(self.segments, key=lambda segment: segment.max_timestamp_ms)
+        if latest.max_timestamp_ms < 0:
+            return None
+        return latest.find_by_timestamp(latest.max_timestamp_ms, self.log_start_offset)
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to `epoch` that wrote here and the offset where it ended, else (-1, -1)."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The offset below which every transaction is decided, and replicated."""
+        producers = self.producers
+        producers.advance_high_watermark(high_watermark)
+        first_unstable_offset = producers.first_unstable_offset
+        if first_unstable_offset is None or first_unstable_offset > high_watermark:
+            return high_watermark
+        return first_unstable_offset
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records from `start_offset` up to `end_offset`."""
+        aborted: list[AbortedTransaction] = []
+        first = max(0, bisect_right(self._base_offsets, start_offset) - 1)
+        for segment in self.segments[first:]:
+            if segment.transaction_index.collect(start_offset, end_offset, aborted):
+                break
+        return aborted
+
+    # Durability
+
+    def flush_plan(self) -> FlushPlan | None:
+        """What to sync so that the whole log is durable; None if it is."""
+        if self.recovery_point >= self.log_end_offset and self._names_synced == self._names_version:
+            return None
+        first = max(0, bisect_right(self._base_offsets, self.recovery_point) - 1)
+        files = [segment.file for segment in self.segments[first:]]
+        for segment in self.segments[first:-1]:
+            files.extend(
+                self._disk.open(segment.path(kind), create=True) for kind in (OFFSET_INDEX, TIME_INDEX)
+            )
+        directories: tuple[str, ...] = ()
+        if self._names_synced != self._names_version:
+            parent = self.directory.rpartition("/")[0] or "."
+            directories = (self.directory, parent) if not self._names_synced else (self.directory,)
+        return FlushPlan(
+            disk=self._disk,
+            end_offset=self.log_end_offset,
+            files=tuple(files),
+            transaction_indexes=tuple(segment.transaction_index for segment in self.segments[first:]),
+            leader_epochs=self.leader_epochs,
+            directories=directories,
+            truncation_count=self._truncation_count,
+            names_version=self._names_version,
+        )
+
+    def flushed(self, plan: FlushPlan) -> None:
+        """Take note that a plan of this log has run."""
+        self._names_synced = max(self._names_synced, plan.names_version)
+        if plan.truncation_count == self._truncation_count:
+            self.recovery_point = max(self.recovery_point, plan.end_offset)
+
+    def flush(self) -> None:
+        """Make everything durable, waiting for the disk."""
+        plan = self.flush_plan()
+        if plan is not None:
+            plan.run()
+            self.flushed(plan)
+
+    def write_indexes(self) -> None:
+        """Housekeeping: bring the index files up to date and free indexes that nobody used of late."""
+        for segment in self.segments:
+            segment.write_indexes()
+            segment.drop_unused_indexes()
+
+    def close(self, clean: bool = True) -> None:
+        """Stop using the log. Cleanly: everything is durable, and the next start need not recover."""
+        if clean:
+            self.active.write_indexes(final=True)
+            self.producers.write_snapshot(self._disk, self.directory, self.log_end_offset)
+            self.flush()
+        for segment in self.segments:
+            segment.let_go()
+        self._places.clear()
+
+    # Removing
+
+    def retention_plan(self, now_ms: int, high_watermark: int) -> RetentionPlan:
+        """Which segments have outlived the settings."""
+        return plan_retention(
+            self.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+        )
+
+    def delete_segments(self, plan: RetentionPlan, now_ms: int) -> list[str]:
+        """Take the plan's segments out of the log; return the files to remove after `file.delete.delay.ms`.
+
+        Segments that went another way since the plan was made are passed over.
+        """
+        count = 0
+        for segment, planned in zip(self.segments, plan.segments, strict=False):
+            if segment is not planned:
+                break
+            count += 1
+        if count == len(self.segments):
+            self.roll(now_ms)
+            count = min(count, len(self.segments) - 1)
+        return self._drop_oldest(count)
+
+    def advance_log_start(self, offset: int) -> list[str]:
+        """Hide everything before `offset`; return the files of segments that are not needed any more.
+
+        The caller has checked that the offset is not above the high watermark.
+        """
+        assert offset <= self.log_end_offset, f"{self!r} has no offset {offset}"
+        if offset <= self.log_start_offset:
+            return []
+        self._move_log_start(offset)
+        return self._drop_oldest(max(0, bisect_right(self._base_offsets, offset) - 1))
+
+    def _move_log_start(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self.recovery_point = max(self.recovery_point, offset)
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.advance_log_start(offset)
+
+    def _drop_oldest(self, count: int) -> list[str]:
+        if not count:
+            return []
+        dropped, kept = self.segments[:count], self.segments[count:]
+        first_offset = kept[0].base_offset
+        if first_offset > self.log_start_offset:
+            self._move_log_start(first_offset)
+        # Out of the log before their names change: a reader must not find them by the old name.
+        self._set_segments(kept)
+        remove_snapshots_before(self._disk, self.directory, first_offset)
+        return self._mark_deleted(dropped)
+
+    @staticmethod
+    def _mark_deleted(segments: list[Segment]) -> list[str]:
+        paths: list[str] = []
+        for segment in segments:
+            segment.rename(DELETED)
+            paths.extend(segment.files())
+            segment.let_go()
+        return paths
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove every batch that holds `offset` or a later one: the leader's log differs from there."""
+        if offset >= self.log_end_offset:
+            return
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        self._truncation_count += 1
+        keep = max(1, bisect_right(self._base_offsets, offset))
+        removed = self.segments[keep:]
+        kept = self.segments[:keep]
+        kept[-1].reopen()
+        kept[-1].truncate_to(offset)
+        self._set_segments(kept)
+        for segment in reversed(removed):
+            segment.remove()
+        self._names_version += bool(removed)
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.leader_epochs.truncate_from_end(offset)
+        self._reload_producers()
+
+    def _reload_producers(self) -> None:
+        now_ms = self.active.last_appended_ms
+        replay_from = self.producers.load(
+            self._disk, self.directory, self.log_start_offset, self.log_end_offset, now_ms
+        )
+        replay_producers(self.producers, self.segments, replay_from, self.log_end_offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove everything and begin an empty log at `offset`."""
+        self._truncation_count += 1
+        config, now_ms = self.config, self.active.last_appended_ms
+        for segment in reversed(self.segments):
+            segment.remove()
+        new = Segment.create(self._disk, self._open_files, self.directory, offset, config, now_ms)
+        self._set_segments([new])
+        self._names_version += 1
+        self.log_start_offset = self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.leader_epochs.clear()
+        self.producers.clear()
+        remove_snapshots(self._disk, self.directory, list_snapshots(self._disk, self.directory))
+
+    def replace_segments(self, old: list[Segment], new: list[Segment]) -> list[str]:
+        """Put compacted segments in the place of closed ones; return the files to remove later.
+
+        `new` are complete, written and synced, with the suffix `.cleaned`, or `.swap` if a worker thread
+        has taken that step already with `mark_for_swap`. A crash at any point leaves the old segments or
+        the new (see recovery). The directory is synced in between, because the renames must not reach the
+        disk in another order.
+        """
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == old and self.active not in old, (
+            "not closed segments"
+        )
+        if any(segment.suffix == CLEANED for segment in new):
+            mark_for_swap(self._disk, self.directory, new)
+        self._set_segments([*self.segments[:first], *new, *self.segments[first + len(old) :]])
+        paths = self._mark_deleted(old)
+        self._disk.sync_directory(self.directory)
+        for segment in new:
+            segment.rename("")
+        self._names_version += 1
+        return paths
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.topic_partition} {self.log_start_offset}…{self.log_end_offset}>"
+
+
+def mark_for_swap(disk: Disk, directory: str, segments: list[Segment]) -> None:
+    """Declare a set of compacted segments complete, durably; from here on a crash keeps them."""
+    # Last to first: as long as one of them is `.cleaned`, recovery drops the ones behind it too.
+    for segment in reversed(segments):
+        segment.rename(SWAP)
+    disk.sync_directory(directory)

@@ -1,0 +1,91 @@
+"""How one batch changes the producer state and the transaction index of a log.
+
+The same step serves a new append and the replay of stored batches, so that a log that was recovered knows
+exactly what it knew before. Data batches need their header alone; a transaction marker is one small control
+record that must be read.
+"""
+
+import struct
+
+from tidelog.records.batch import CONTROL_BIT, BatchHeader
+from tidelog.records.builder import CONTROL_ABORT, CONTROL_COMMIT, control_type
+from tidelog.records.record import iterate_records
+from tidelog.storage.disk import Bytes
+from tidelog.storage.producer_state import ProducerState
+from tidelog.storage.segment import BatchPlace, Segment
+from tidelog.storage.transaction_index import AbortedTransaction
+
+_END_MARKER = struct.Struct(">hi")  # version, coordinator epoch
+
+
+def note_marker(
+    producers: ProducerState,
+    segment: Segment,
+    header: BatchHeader,
+    base_offset: int,
+    batch: Bytes,
+    now_ms: int,
+    *,
+    index_aborted: bool = True,
+) -> None:
+    """Apply a control batch: the end of a transaction, with an index entry if it was aborted."""
+    record = next(iterate_records(batch, header))
+    kind = control_type(record)
+    if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+        return
+    coordinator_epoch = _END_MARKER.unpack_from(record.value)[1] if record.value else -1
+    completed = producers.complete_transaction(
+        header.producer_id,
+        header.producer_epoch,
+        coordinator_epoch,
+        base_offset,
+        aborted=kind == CONTROL_ABORT,
+        now_ms=now_ms,
+    )
+    if completed is not None and completed.aborted and index_aborted:
+        segment.transaction_index.append(
+            AbortedTransaction(
+                completed.producer_id,
+                completed.first_offset,
+                completed.last_offset,
+                completed.last_stable_offset,
+            )
+        )
+
+
+def replay_batch(
+    producers: ProducerState, segment: Segment, place: BatchPlace, *, index_aborted: bool = False
+) -> None:
+    """Apply a batch that is stored in `segment`; time is the batch's own."""
+    position, header = place
+    if header.producer_id < 0:
+        return
+    if header.attributes & CONTROL_BIT:
+        batch = segment.file.read(position, header.size_bytes)
+        note_marker(
+            producers,
+            segment,
+            header,
+            header.base_offset,
+            batch,
+            header.max_timestamp_ms,
+            index_aborted=index_aborted,
+        )
+    else:
+        producers.update(header, header.base_offset, header.max_timestamp_ms)
+
+
+def replay_producers(
+    producers: ProducerState, segments: list[Segment], from_offset: int, to_offset: int
+) -> None:
+    """Apply the batches from `from_offset` up to `to_offset`; transaction indexes are left alone."""
+    for index, segment in enumerate(segments):
+        if segment.base_offset >= to_offset:
+            return
+        if index + 1 < len(segments) and segments[index + 1].base_offset <= from_offset:
+            continue
+        for place in segment.batches(segment.offset_index.position_for(from_offset)):
+            if place.header.base_offset >= to_offset:
+                return
+            if place.header.base_offset >= from_offset:
+                replay_batch(producers, segment, place)
