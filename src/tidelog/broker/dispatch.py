@@ -1,0 +1,232 @@
+"""From a frame to an answer: header, API row, handler.
+
+`Dispatcher.handle` takes one request frame and returns the answer's chunks, a `PendingAnswer` that is filled later,
+or None where the protocol has no answer (Produce with acks=0). It raises `CloseConnection` where Kafka
+closes the connection: an unknown API or version, or bytes that do not follow the schema.
+
+Produce, Fetch and ApiVersions have hand-written codecs; every other API is decoded and encoded through kio and
+served by the module of its name in `tidelog.broker.handlers`, imported on first use.
+"""
+
+import importlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.parking import Parked
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import api_versions, messages
+from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api
+from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_id, response_frame
+from tidelog.protocol.primitives import DECODING_ERRORS
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+METADATA_CACHE_ENTRIES_MAX = 256
+
+
+class CloseConnection(Exception):
+    """The peer broke the protocol in a way that has no answer."""
+
+
+class ConnectionContext:
+    """What the broker knows of the peer on one connection."""
+
+    __slots__ = (
+        "client_id",
+        "client_id_length",
+        "client_id_raw",
+        "host",
+        "listener_name",
+        "port",
+        "principal",
+        "software",
+    )
+
+    def __init__(self, host: str, port: int, listener_name: str) -> None:
+        self.host = host
+        self.port = port
+        self.listener_name = listener_name
+        self.principal = "User:ANONYMOUS"
+        self.software = ("", "")
+        self.client_id: str | None = None
+        self.client_id_length = -1
+        self.client_id_raw = b""
+
+    def remember_client_id(self, frame: memoryview, length: int) -> None:
+        """Keep the client id, decoding it only when it changes."""
+        raw = bytes(frame[REQUEST_PREFIX.size : REQUEST_PREFIX.size + max(length, 0)])
+        if length != self.client_id_length or raw != self.client_id_raw:
+            self.client_id = read_client_id(frame, length)
+            self.client_id_length = length
+            self.client_id_raw = raw
+
+    def __repr__(self) -> str:
+        return f"<ConnectionContext {self.host}:{self.port} {self.listener_name} client_id={self.client_id!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A decoded control-plane request as a handler sees it."""
+
+    context: ConnectionContext
+    api: Api
+    version: int
+    body: Any
+
+
+class PendingAnswer:
+    """The place of a parked request in its connection's order of answers."""
+
+    __slots__ = ("chunks", "on_filled", "parked")
+
+    def __init__(self, parked: Parked) -> None:
+        self.parked = parked
+        self.chunks: Any = None
+        self.on_filled: Callable[[], None] | None = None
+
+    def fill(self, chunks: Any) -> None:
+        self.chunks = chunks
+        if self.on_filled is not None:
+            self.on_filled()
+
+
+Handler = Callable[["Broker", Request], Any]
+
+
+class Dispatcher:
+    """Routes frames to handlers; one per broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        from tidelog.broker.handlers import fetch, produce
+
+        self._broker = broker
+        self._produce = produce.handle
+        self._fetch = fetch.handle
+        self._handlers: dict[int, Handler] = {}
+        self._metadata_cache: dict[tuple[int, str, bytes], bytes] = {}
+        self._metadata_version = -1
+
+    def handle(self, context: ConnectionContext, frame: memoryview) -> Any:
+        """Serve one frame (without its size prefix)."""
+        try:
+            key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
+            api = APIS.get(key)
+            if api is None:
+                raise CloseConnection(f"unknown API key {key}")
+            if not api.serves(version):
+                return self._unserved(api, version, correlation_id)
+            flexible = api.first_flexible is not None and version >= api.first_flexible
+            position = body_position(frame, client_id_length, flexible)
+            if client_id_length != context.client_id_length or (
+                client_id_length > 0
+                and frame[REQUEST_PREFIX.size : REQUEST_PREFIX.size + client_id_length]
+                != context.client_id_raw
+            ):
+                context.remember_client_id(frame, client_id_length)
+            if key == PRODUCE:
+                return self._settle(
+                    self._produce(self._broker, context, version, correlation_id, frame, position)
+                )
+            if key == FETCH:
+                return self._settle(
+                    self._fetch(self._broker, context, version, correlation_id, frame, position)
+                )
+            if key == API_VERSIONS:
+                return self._api_versions(context, version, correlation_id, frame, position)
+            if key == METADATA:
+                return self._metadata(context, api, version, correlation_id, frame, position)
+            return self._control(context, api, version, correlation_id, frame, position)
+        except DECODING_ERRORS as fault:
+            raise CloseConnection(f"malformed request: {fault}") from fault
+
+    def _unserved(self, api: Api, version: int, correlation_id: int) -> bytes:
+        if api.key != API_VERSIONS:
+            raise CloseConnection(f"{api.name} version {version} is not supported")
+        return api_versions.encode_response(
+            0, correlation_id, ErrorCode.UNSUPPORTED_VERSION, self._broker.features
+        )
+
+    def _api_versions(
+        self, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview, position: int
+    ) -> bytes:
+        broker = self._broker
+        request = api_versions.decode_request(frame, position, version)
+        error = api_versions.check_request(request, version, broker.image.cluster_id, broker.node_id)
+        if error == ErrorCode.NONE:
+            context.software = (request.software_name, request.software_version)
+        return api_versions.encode_response(version, correlation_id, error, broker.features)
+
+    def _metadata(
+        self,
+        context: ConnectionContext,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        frame: memoryview,
+        position: int,
+    ) -> Any:
+        """Metadata answers depend on the request's bytes and the image alone, so they are kept encoded."""
+        image_version = self._broker.image.version
+        if image_version != self._metadata_version:
+            self._metadata_cache.clear()
+            self._metadata_version = image_version
+        key = (version, context.listener_name, bytes(frame[position:]))
+        body = self._metadata_cache.get(key)
+        if body is not None:
+            return response_frame(api, version, correlation_id, body)
+        result = self._call(context, api, version, frame, position)
+        if isinstance(result, Parked):
+            return self._settle_control(result, api, version, correlation_id)
+        body = messages.encode_response(api, version, result)
+        if len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX:
+            self._metadata_cache[key] = body
+        return response_frame(api, version, correlation_id, body)
+
+    def _control(
+        self,
+        context: ConnectionContext,
+        api: Api,
+        version: int,
+        correlation_id: int,
+        frame: memoryview,
+        position: int,
+    ) -> Any:
+        result = self._call(context, api, version, frame, position)
+        if isinstance(result, Parked):
+            return self._settle_control(result, api, version, correlation_id)
+        return response_frame(api, version, correlation_id, messages.encode_response(api, version, result))
+
+    def _call(
+        self, context: ConnectionContext, api: Api, version: int, frame: memoryview, position: int
+    ) -> Any:
+        handler = self._handlers.get(api.key)
+        if handler is None:
+            module = importlib.import_module(f"tidelog.broker.handlers.{api.module}")
+            handler = self._handlers[api.key] = module.handle
+        body = messages.decode_request(api, version, frame, position)
+        return handler(self._broker, Request(context, api, version, body))
+
+    @staticmethod
+    def _settle(result: Any) -> Any:
+        """Give a parked request its place; an answer passes through."""
+        if not isinstance(result, Parked):
+            return result
+        pending = PendingAnswer(result)
+        result.deliver_to(pending.fill)
+        return pending if pending.chunks is None else pending.chunks
+
+    @staticmethod
+    def _settle_control(parked: Parked, api: Api, version: int, correlation_id: int) -> Any:
+        pending = PendingAnswer(parked)
+
+        def deliver(fields: messages.Fields) -> None:
+            body = messages.encode_response(api, version, fields)
+            pending.fill(response_frame(api, version, correlation_id, body))
+
+        parked.deliver_to(deliver)
+        return pending if pending.chunks is None else pending.chunks

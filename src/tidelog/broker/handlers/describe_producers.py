@@ -1,0 +1,41 @@
+"""DescribeProducers (key 61), version 0: the idempotent and transactional producers a partition remembers."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
+    """Answer each partition on its own."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_describe(broker, topic.name, index) for index in topic.partition_indexes],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _describe(broker: "Broker", topic: str, index: int) -> Mapping[str, object]:
+    partition, error = broker.find_partition(topic, index)
+    if partition is None:
+        return {"partition_index": index, "error_code": error}
+    return {
+        "partition_index": index,
+        "active_producers": [
+            {
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+                "last_sequence": producer.last_sequence,
+                "last_timestamp": producer.last_timestamp_ms,
+                "coordinator_epoch": producer.coordinator_epoch,
+                "current_txn_start_offset": producer.current_transaction_start_offset,
+            }
+            for producer in partition.log.producers.describe()
+        ],
+    }

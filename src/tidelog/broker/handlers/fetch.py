@@ -1,0 +1,227 @@
+"""Fetch (key 1), versions 4 to 18.
+
+Behaviour
+- Answers whole batches as ranges of the segment files; an offset inside a batch returns the whole batch.
+- Up to `max_bytes` in all and `partition_max_bytes` each, but always at least one batch, even one above the limits.
+- Waits up to `max_wait_ms` for `min_bytes`, unless a partition has an error or the request names none.
+- read_committed stops at the last stable offset and lists the aborted transactions of the range.
+- Incremental sessions (KIP-227), topic ids from v13 (KIP-516), leader epoch checks (KIP-320),
+  diverging epochs for followers (KIP-595).
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.dispatch import ConnectionContext
+from tidelog.broker.fetch_sessions import FetchSession, PartitionKey
+from tidelog.broker.parking import Waiter, Watched
+from tidelog.broker.partition import Partition
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.fetch import (
+    FIRST_TOPIC_ID,
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    PartitionFetched,
+    decode_request,
+    encode_response,
+)
+from tidelog.storage.partition_log import LogSlice
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+Chunks = list[bytes | LogSlice]
+Fetched = PartitionFetched[LogSlice]
+
+
+class Collected:
+    """The partitions of one answer, and whether it should wait for more."""
+
+    __slots__ = ("failed", "rows", "size_bytes")
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[PartitionKey, Fetched]] = []
+        self.size_bytes = 0
+        self.failed = False
+
+
+class FetchPlan:
+    """One Fetch request, ready to be tried now or again when data arrives."""
+
+    __slots__ = ("broker", "correlation_id", "opened", "request", "session", "version")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        request: FetchRequest,
+        session: FetchSession | None,
+        opened: bool,
+        version: int,
+        correlation_id: int,
+    ) -> None:
+        self.broker = broker
+        self.request = request
+        self.session = session
+        self.opened = opened
+        self.version = version
+        self.correlation_id = correlation_id
+
+    def wanted(self) -> Iterable[tuple[PartitionKey, FetchPartition]]:
+        """What the client wants, in the order it is to be served."""
+        if self.session is not None:
+            return [(key, cached.wanted) for key, cached in self.session.partitions.items()]
+        return [((topic, p.index), p) for topic, partitions in self.request.topics for p in partitions]
+
+    def collect(self) -> Collected:
+        """Read what there is for every partition, within the byte limits."""
+        collected = Collected()
+        request = self.request
+        remaining = min(request.max_bytes, self.broker.fetch_bytes_max)
+        read_committed = request.isolation == READ_COMMITTED
+        for key, wanted in self.wanted():
+            partition, error = self.broker.find_partition(key[0], key[1])
+            if partition is None:
+                fetched = Fetched(wanted.index, error)
+            else:
+                fetched = fetch_partition(
+                    partition, wanted, remaining, read_committed, at_least_one=collected.size_bytes == 0
+                )
+            if fetched.error or fetched.diverging_epoch is not None:
+                collected.failed = True
+            if fetched.records is not None:
+                collected.size_bytes += fetched.records.size_bytes
+                remaining -= fetched.records.size_bytes
+            collected.rows.append((key, fetched))
+        return collected
+
+    def encode(self, collected: Collected) -> Chunks:
+        """Encode the answer; an incremental one leaves out partitions without news."""
+        session = self.session
+        rows = collected.rows
+        if session is not None:
+            newsworthy = [row for row in rows if session.has_news(*row)]  # type: ignore[arg-type]
+            if not self.opened:
+                rows = newsworthy
+            session.served([key for key, fetched in rows if fetched.records is not None])
+        topics: dict[str | UUID, list[Fetched]] = {}
+        for (topic, _), fetched in rows:
+            topics.setdefault(topic, []).append(fetched)
+        return encode_response(
+            list(topics.items()),
+            self.version,
+            self.correlation_id,
+            session_id=0 if session is None else session.session_id,
+        )
+
+
+class FetchWaiter(Waiter):
+    """A Fetch that waits for `min_bytes`."""
+
+    __slots__ = ("missing_bytes", "offsets", "plan", "seen_bytes")
+
+    def __init__(self, plan: FetchPlan, missing_bytes: int, offsets: dict[Partition, int]) -> None:
+        super().__init__()
+        self.plan = plan
+        self.missing_bytes = missing_bytes
+        self.offsets = offsets
+        self.seen_bytes = {partition: partition.appended_bytes for partition in offsets}
+
+    def ready(self, progressed: Watched) -> bool:
+        assert isinstance(progressed, Partition)
+        read_committed = self.plan.request.isolation == READ_COMMITTED
+        if progressed.readable_end(read_committed) <= self.offsets[progressed]:
+            return False
+        self.missing_bytes -= progressed.appended_bytes - self.seen_bytes[progressed]
+        self.seen_bytes[progressed] = progressed.appended_bytes
+        return self.missing_bytes <= 0
+
+    def complete(self, *, expired: bool) -> Chunks:
+        return self.plan.encode(self.plan.collect())
+
+
+def handle(
+    broker: "Broker",
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    position: int,
+) -> Chunks | Waiter:
+    """Answer with what there is, or wait for more."""
+    request = decode_request(frame, position, version)
+    now_ms = broker.clock.now_ms()
+    session: FetchSession | None = None
+    opened = False
+    if request.session_id or request.session_epoch >= 0:
+        session, opened, error = broker.fetch_sessions.resolve(request, now_ms, version >= FIRST_TOPIC_ID)
+        if error:
+            return encode_response([], version, correlation_id, error=error)
+    plan = FetchPlan(broker, request, session, opened, version, correlation_id)
+    collected = plan.collect()
+    if (
+        collected.size_bytes >= request.min_bytes
+        or collected.failed
+        or request.max_wait_ms <= 0
+        or not collected.rows
+        or broker.parking.full
+    ):
+        return plan.encode(collected)
+    offsets: dict[Partition, int] = {}
+    for key, wanted in plan.wanted():
+        partition, _ = broker.find_partition(key[0], key[1])
+        if partition is not None:
+            offsets[partition] = wanted.fetch_offset
+    waiter = FetchWaiter(plan, request.min_bytes - collected.size_bytes, offsets)
+    broker.parking.park(waiter, offsets, now_ms + request.max_wait_ms)
+    return waiter
+
+
+def fetch_partition(
+    partition: Partition,
+    wanted: FetchPartition,
+    remaining_bytes: int,
+    read_committed: bool,
+    *,
+    at_least_one: bool,
+) -> Fetched:
+    """Read one partition for one request."""
+    index = wanted.index
+    if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
+        older = wanted.current_leader_epoch < partition.leader_epoch
+        return Fetched(index, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    log = partition.log
+    offset = wanted.fetch_offset
+    high_watermark = partition.high_watermark
+    log_start_offset = log.log_start_offset
+    if wanted.last_fetched_epoch >= 0:
+        epoch, end_offset = log.epoch_end_offset(wanted.last_fetched_epoch)
+        if epoch < wanted.last_fetched_epoch or end_offset < offset:
+            return Fetched(
+                index,
+                high_watermark=high_watermark,
+                last_stable_offset=partition.last_stable_offset,
+                log_start_offset=log_start_offset,
+                diverging_epoch=(epoch, end_offset),
+            )
+    if offset < log_start_offset or offset > log.log_end_offset:
+        return Fetched(index, ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log_start_offset)
+    last_stable_offset = partition.last_stable_offset
+    upper_offset = last_stable_offset if read_committed else high_watermark
+    records: LogSlice | None = None
+    aborted: list[tuple[int, int]] | None = None
+    max_bytes = min(wanted.max_bytes, remaining_bytes)
+    if offset < upper_offset and (max_bytes > 0 or at_least_one):
+        records = log.read(offset, max(max_bytes, 0), upper_offset, at_least_one=at_least_one)
+        if records is not None and records.size_bytes == 0:
+            records = None
+    if read_committed:
+        aborted = (
+            []
+            if records is None
+            else [(a.producer_id, a.first_offset) for a in log.aborted_transactions(offset, upper_offset)]
+        )
+    return Fetched(
+        index, 0, high_watermark, last_stable_offset, log_start_offset, aborted, -1, records
+    )

@@ -1,0 +1,78 @@
+"""ListOffsets (key 2), versions 1 to 11.
+
+Behaviour
+- A timestamp of 0 or more: the first record at or after it, with its timestamp; offset -1 when there is none.
+- Special timestamps: -1 the end (high watermark, or last stable offset for read_committed), -2 the start,
+  -3 the record with the largest timestamp (v7, KIP-734), -4 the earliest local offset (v8), which is the start
+  because nothing is tiered, -5 the last tiered offset (v9) and -6 the earliest pending upload (v11): none.
+- Leader epochs are checked from v4 on (KIP-320).
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.partition import Partition
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.fetch import READ_COMMITTED
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
+    """Answer each partition on its own."""
+    read_committed = getattr(request.body, "isolation_level", 0) == READ_COMMITTED
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": wanted.partition_index,
+                        **_offset(broker, topic.name, wanted, read_committed),
+                    }
+                    for wanted in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _offset(broker: "Broker", topic: str, wanted: Any, read_committed: bool) -> Mapping[str, object]:
+    partition, error = broker.find_partition(topic, wanted.partition_index)
+    if partition is None:
+        return {"error_code": error}
+    error = broker.check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+    if error:
+        return {"error_code": error}
+    return _look_up(partition, wanted.timestamp, read_committed)
+
+
+def _look_up(partition: Partition, timestamp: int, read_committed: bool) -> Mapping[str, object]:
+    log = partition.log
+    if timestamp == LATEST:
+        return {"offset": partition.readable_end(read_committed), "leader_epoch": partition.leader_epoch}
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return {"offset": start, "leader_epoch": log.leader_epochs.epoch_at(start)}
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return {"offset": -1}
+    if timestamp < MAX_TIMESTAMP:
+        return {"error_code": ErrorCode.INVALID_REQUEST}
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_by_timestamp(timestamp)
+    if found is None or found.offset >= partition.readable_end(read_committed):
+        return {"offset": -1}
+    return {
+        "offset": found.offset,
+        "timestamp": found.timestamp_ms,
+        "leader_epoch": log.leader_epochs.epoch_at(found.offset),
+    }

@@ -1,0 +1,174 @@
+"""Produce (key 0), versions 3 to 13.
+
+Behaviour
+- Each partition's batch is checked and appended on its own; one bad batch fails only its partition.
+- acks=0 has no answer; an error then closes the connection, as in Kafka, so that the client notices.
+- acks=1 and acks=all answer when the batch is in the log and, where `flush.messages` asked for it, on the disk.
+- A retry by an idempotent producer is answered with the offset of the first time, and writes nothing.
+
+Versions: v5 log start offset, v8 record errors and message (KIP-467), v9 flexible, v13 topic ids (KIP-516).
+Below version 3 the message formats 0 and 1 would be needed: advertised for old librdkafka, refused as Kafka 4 does.
+
+Not supported: transactional batches.
+"""
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.broker.dispatch import CloseConnection, ConnectionContext
+from tidelog.broker.parking import Waiter, Watched
+from tidelog.broker.partition import Appended, Partition
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.protocol.produce import (
+    PartitionProduced,
+    ProducedTopic,
+    ProduceRequest,
+    decode_request,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+ACKS_NONE = 0
+ACKS_VALID = (-1, 0, 1)
+
+
+class FlushWaiter(Waiter):
+    """A Produce answer that waits until its batches are on the disk."""
+
+    __slots__ = ("answer_of", "targets")
+
+    def __init__(self, answer_of: Any, targets: dict[Partition, int]) -> None:
+        super().__init__()
+        self.answer_of = answer_of
+        self.targets = targets
+
+    def ready(self, progressed: Watched) -> bool:
+        return all(partition.log.recovery_point >= offset for partition, offset in self.targets.items())
+
+    def complete(self, *, expired: bool) -> bytes:
+        late = {
+            partition: ErrorCode.REQUEST_TIMED_OUT
+            for partition, offset in self.targets.items()
+            if partition.log.recovery_point < offset
+        }
+        answer: bytes = self.answer_of(late)
+        return answer
+
+
+def handle(
+    broker: "Broker",
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    position: int,
+) -> bytes | Waiter | None:
+    """Append every batch of the request."""
+    request = decode_request(frame, position, version)
+    acks = request.acks
+    now_ms = broker.clock.now_ms()
+    flushes: dict[Partition, int] = {}
+    if acks in ACKS_VALID:
+        answers = [
+            (topic, _append_topic(broker, topic, partitions, now_ms, flushes))
+            for topic, partitions in request.topics
+        ]
+    else:
+        answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    if acks == ACKS_NONE:
+        _close_on_error(answers)
+        return None
+    if flushes:
+        return _park_until_flushed(broker, request, answers, flushes, version, correlation_id, now_ms)
+    return encode_response(answers, version, correlation_id)
+
+
+def _append_topic(
+    broker: "Broker",
+    topic: str | UUID,
+    partitions: list[tuple[int, memoryview | None]],
+    now_ms: int,
+    flushes: dict[Partition, int],
+) -> list[PartitionProduced]:
+    name: str | None
+    if type(topic) is str:
+        name = topic
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        name = broker.image.topic_names_by_id.get(topic)  # type: ignore[call-overload]
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    produced: list[PartitionProduced] = []
+    for index, records in partitions:
+        partition = broker.partitions.get((name, index))  # type: ignore[arg-type]
+        if partition is None:
+            produced.append(PartitionProduced(index, unknown))
+            continue
+        outcome = partition.append_produced(records, now_ms)
+        if type(outcome) is Appended:
+            base_offset, log_append_time_ms, flush_to = outcome
+            if flush_to >= 0:
+                flushes[partition] = flush_to
+            if partition.waiters and not partition.progressing:
+                broker.note_progress(partition)
+            produced.append(
+                PartitionProduced(
+                    index, 0, base_offset, log_append_time_ms, partition.log.log_start_offset
+                )
+            )
+        else:
+            produced.append(_refusal(index, outcome, partition.log.log_start_offset))  # type: ignore[arg-type]
+    return produced
+
+
+def _refusal(index: int, refused: Refused, log_start_offset: int) -> PartitionProduced:
+    return PartitionProduced(
+        index,
+        refused.code,
+        log_start_offset=log_start_offset,
+        record_errors=refused.record_errors,
+        error_message=refused.message,
+    )
+
+
+def _refuse_all(request: ProduceRequest, code: ErrorCode) -> list[ProducedTopic]:
+    return [
+        (topic, [PartitionProduced(index, code) for index, _ in partitions])
+        for topic, partitions in request.topics
+    ]
+
+
+def _close_on_error(answers: list[ProducedTopic]) -> None:
+    for topic, partitions in answers:
+        for produced in partitions:
+            if produced.error:
+                name = ErrorCode(produced.error).name
+                raise CloseConnection(f"acks=0 batch for {topic}-{produced.index} failed with {name}")
+
+
+def _park_until_flushed(
+    broker: "Broker",
+    request: ProduceRequest,
+    answers: list[ProducedTopic],
+    flushes: dict[Partition, int],
+    version: int,
+    correlation_id: int,
+    now_ms: int,
+) -> Waiter:
+    def answer_of(late: dict[Partition, ErrorCode]) -> bytes:
+        late_keys = {(p.topic, p.index): code for p, code in late.items()}
+        if late_keys:
+            for topic, partitions in answers:
+                name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic, "")
+                for place, produced in enumerate(partitions):
+                    code = late_keys.get((name, produced.index))
+                    if code is not None:
+                        partitions[place] = PartitionProduced(produced.index, code)
+        return encode_response(answers, version, correlation_id)
+
+    waiter = FlushWaiter(answer_of, flushes)
+    broker.parking.park(waiter, flushes, now_ms + max(request.timeout_ms, 0))
+    for partition in flushes:
+        broker.flusher.request(partition)
+    return waiter

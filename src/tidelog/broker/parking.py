@@ -1,0 +1,122 @@
+"""Requests whose answer comes later.
+
+`Parked` is what a handler returns instead of an answer. Whoever holds it answers it once; the connection
+sends the answer when its turn comes. `Waiter` is a parked request that watches things (partitions) and has
+a deadline; `Parking` wakes waiters when what they watch moves on, and at their deadlines.
+One structure serves long-poll fetches and acknowledgements that wait for a flush or for replicas.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from tidelog.broker.timers import Timers
+
+Deliver = Callable[[Any], None]
+
+
+class Parked:
+    """An answer that is not ready yet."""
+
+    __slots__ = ("_deliver", "_response", "answered")
+
+    def __init__(self) -> None:
+        self.answered = False
+        self._response: Any = None
+        self._deliver: Deliver | None = None
+
+    def answer(self, response: Any) -> None:
+        """Give the answer; only the first one counts."""
+        if self.answered:
+            return
+        self.answered = True
+        if self._deliver is None:
+            self._response = response
+        else:
+            self._deliver(response)
+
+    def deliver_to(self, deliver: Deliver) -> None:
+        """Say where the answer goes; called once by dispatch."""
+        self._deliver = deliver
+        if self.answered:
+            deliver(self._response)
+
+    def abandon(self) -> None:
+        """The connection is gone: the answer is not wanted any more."""
+        self.answered = True
+        self._deliver = None
+
+
+class Watched(Protocol):
+    """Something that makes progress waiters wait for."""
+
+    waiters: "dict[Waiter, None]"
+
+
+class Waiter(Parked):
+    """A parked request that watches things; subclasses say when it is ready and what its answer is."""
+
+    __slots__ = ("lot", "watched")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: tuple[Watched, ...] = ()
+        self.lot: Parking | None = None
+
+    @abstractmethod
+    def ready(self, progressed: Watched) -> bool:
+        """Whether the request can be answered now that `progressed` moved on."""
+
+    @abstractmethod
+    def complete(self, *, expired: bool) -> Any:
+        """Build the answer."""
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self.lot is not None:
+            self.lot.release(self)
+
+
+class Parking:
+    """All waiters of the node."""
+
+    __slots__ = ("_timers", "count", "count_max")
+
+    def __init__(self, timers: Timers, count_max: int) -> None:
+        self._timers = timers
+        self.count = 0
+        self.count_max = count_max
+
+    @property
+    def full(self) -> bool:
+        return self.count >= self.count_max
+
+    def park(self, waiter: Waiter, watched: Iterable[Watched], deadline_ms: int) -> None:
+        """Let a waiter wait until it is ready or its deadline passes."""
+        waiter.watched = tuple(watched)
+        waiter.lot = self
+        for thing in waiter.watched:
+            thing.waiters[waiter] = None
+        self.count += 1
+        self._timers.set(waiter, deadline_ms, lambda: self.finish(waiter, expired=True))
+
+    def wake(self, progressed: Watched) -> None:
+        """Answer the waiters that became ready because `progressed` moved on."""
+        for waiter in [w for w in progressed.waiters if w.ready(progressed)]:
+            self.finish(waiter, expired=False)
+
+    def finish(self, waiter: Waiter, *, expired: bool) -> None:
+        """Answer a waiter and forget it."""
+        if waiter.lot is None:
+            return
+        self.release(waiter)
+        waiter.answer(waiter.complete(expired=expired))
+
+    def release(self, waiter: Waiter) -> None:
+        """Forget a waiter without answering it."""
+        for thing in waiter.watched:
+            thing.waiters.pop(waiter, None)
+        waiter.watched = ()
+        waiter.lot = None
+        self.count -= 1
+        self._timers.cancel(waiter)

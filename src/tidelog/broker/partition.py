@@ -1,0 +1,174 @@
+"""One replica of a partition on this broker: leadership, offsets, the high watermark, and who waits for it.
+
+The leader checks a produced batch, asks the producer state whether it is a retry, gives it the next offset and
+appends it. With one replica in sync the high watermark is the end of the log.
+
+What an acknowledgement promises: the batch is in the log of this process (it survives a kill of the process). It
+is on the disk as well when the topic's `flush.messages` or `flush.ms` asked for that: the append that crosses
+`flush.messages` is not acknowledged before the fsync that covers it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.broker.parking import Waiter
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.log_config import INT64_MAX, LogConfig
+from tidelog.records.batch import patch_offset_and_epoch, read_header
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record, iterate_records
+from tidelog.records.validation import ProduceRules, check_produced
+from tidelog.storage.partition_log import PartitionLog
+from tidelog.storage.producer_state import Duplicate
+
+READ_BYTES = 1 << 20
+
+
+class Appended(NamedTuple):
+    """A batch that is in the log. `flush_to` is the offset to flush before it is acknowledged, or -1."""
+
+    base_offset: int
+    log_append_time_ms: int
+    flush_to: int
+
+
+class Partition:
+    """A partition this broker leads."""
+
+    __slots__ = (
+        "appended_bytes",
+        "config",
+        "high_watermark",
+        "index",
+        "leader_epoch",
+        "log",
+        "progressing",
+        "rules",
+        "topic",
+        "topic_id",
+        "unflushed_messages",
+        "unflushed_since_ms",
+        "waiters",
+        "walk_always",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: UUID,
+        index: int,
+        log: PartitionLog,
+        leader_epoch: int,
+        *,
+        walk_always: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.high_watermark = log.log_end_offset
+        self.walk_always = walk_always
+        self.waiters: dict[Waiter, None] = {}
+        #: whether it stands on the broker's list of partitions whose waiters are to be woken
+        self.progressing = False
+        #: bytes appended since the broker started; waiters measure how much arrived by it
+        self.appended_bytes = 0
+        self.unflushed_messages = 0
+        self.unflushed_since_ms = INT64_MAX
+        self.reconfigure(log.config)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Obey new settings from the next append on."""
+        self.config = config
+        self.rules = ProduceRules.from_config(config, walk_always=self.walk_always)
+        self.log.reconfigure(config)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset below which every transaction is decided."""
+        return self.log.last_stable_offset(self.high_watermark)
+
+    def readable_end(self, read_committed: bool) -> int:
+        """The offset a consumer may read up to."""
+        return self.last_stable_offset if read_committed else self.high_watermark
+
+    def append_produced(
+        self, records: memoryview | None, now_ms: int, *, from_client: bool = True
+    ) -> Appended | Refused:
+        """Append a batch that a producer sent."""
+        if records is None:
+            return Refused(ErrorCode.INVALID_RECORD, "the partition has no records")
+        checked = check_produced(records, self.rules, now_ms, from_client=from_client)
+        if type(checked) is Refused:
+            return checked
+        header, view, log_append_time_ms = checked  # type: ignore[misc]
+        log = self.log
+        if header.producer_id >= 0:
+            verdict = log.producers.check(header, from_client=from_client)
+            if type(verdict) is Duplicate:
+                return Appended(verdict.base_offset, verdict.timestamp_ms if log_append_time_ms >= 0 else -1, -1)
+            if verdict is not None:
+                return verdict  # type: ignore[return-value]
+        base_offset = log.log_end_offset
+        patch_offset_and_epoch(view, 0, base_offset, self.leader_epoch)
+        try:
+            log.append(view, header, base_offset, self.leader_epoch, now_ms)
+        except OSError as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+        end_offset = log.log_end_offset
+        self.high_watermark = end_offset
+        self.appended_bytes += len(view)
+        return Appended(base_offset, log_append_time_ms, self._flush_due(end_offset - base_offset, now_ms))
+
+    def _flush_due(self, messages: int, now_ms: int) -> int:
+        """Count what is not on the disk yet; return the offset to flush to when the count is due."""
+        config = self.config
+        if config.flush_messages == INT64_MAX and config.flush_ms == INT64_MAX:
+            return -1
+        if self.unflushed_messages == 0:
+            self.unflushed_since_ms = now_ms
+        self.unflushed_messages += messages
+        return self.log.log_end_offset if self.unflushed_messages >= config.flush_messages else -1
+
+    def flush_started(self) -> None:
+        """A flush of everything appended so far is under way."""
+        self.unflushed_messages = 0
+        self.unflushed_since_ms = INT64_MAX
+
+    def append_internal(
+        self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
+    ) -> int | Refused:
+        """Append the broker's own records (groups, transactions) as one batch; return its base offset."""
+        batch = build_batch(
+            [Record(index, now_ms, key, value, ()) for index, (key, value) in enumerate(records)],
+        )
+        outcome = self.append_produced(memoryview(bytearray(batch)), now_ms)
+        return outcome if isinstance(outcome, Refused) else outcome.base_offset
+
+    def read_records(self, from_offset: int) -> Iterator[Record]:
+        """Every record from an offset to the high watermark, for loading state; control batches are left out."""
+        offset = max(from_offset, self.log.log_start_offset)
+        while offset < self.high_watermark:
+            piece = self.log.read(offset, READ_BYTES, self.high_watermark)
+            if piece is None or piece.size_bytes == 0:
+                return
+            data = memoryview(piece.file.read(piece.position, piece.size_bytes))
+            position = 0
+            while position < len(data):
+                header = read_header(data, position)
+                batch = data[position : position + header.size_bytes]
+                if len(batch) < header.size_bytes:
+                    break
+                if not header.control:
+                    yield from (r for r in iterate_records(batch, header) if r.offset >= offset)
+                position += header.size_bytes
+                next_offset = header.next_offset
+            offset = next_offset
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    def __repr__(self) -> str:
+        return f"<Partition {self} epoch={self.leader_epoch} end={self.log.log_end_offset} hw={self.high_watermark}>"

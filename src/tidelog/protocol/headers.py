@@ -1,0 +1,51 @@
+"""Request and response headers.
+
+A request frame is `int32 size`, then api key, api version, correlation id, client id (a nullable string with
+a 16-bit length in every version) and, where the version is flexible, tagged fields. A response frame is
+`int32 size`, the correlation id and, where flexible, tagged fields. ApiVersions answers always use the
+header without tags, because a client reads that answer before it knows which version the broker has.
+"""
+
+import struct
+from typing import NamedTuple
+
+from tidelog.protocol.apis import API_VERSIONS, Api
+from tidelog.protocol.primitives import checked_slice, skip_tags
+
+#: api key, api version, correlation id, length of the client id
+REQUEST_PREFIX = struct.Struct(">hhih")
+#: size of the frame, correlation id
+RESPONSE_PREFIX = struct.Struct(">ii")
+#: the same followed by an empty section of tagged fields
+RESPONSE_PREFIX_FLEXIBLE = struct.Struct(">iib")
+
+FRAME_SIZE_MIN = REQUEST_PREFIX.size
+
+
+class RequestHeader(NamedTuple):
+    """The start of a request; the client id follows at `REQUEST_PREFIX.size`."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id_length: int
+
+
+def read_client_id(frame: memoryview, length: int) -> str | None:
+    """Read the client id of a request, None when the client sent none."""
+    if length < 0:
+        return None
+    return str(checked_slice(frame, REQUEST_PREFIX.size, length), "utf-8", "replace")
+
+
+def body_position(frame: memoryview, client_id_length: int, flexible: bool) -> int:
+    """Where the body of a request starts."""
+    position = REQUEST_PREFIX.size + max(client_id_length, 0)
+    return skip_tags(frame, position) if flexible else position
+
+
+def response_frame(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:
+    """Put the frame and response header before an encoded body."""
+    if api.flexible(version) and api.key != API_VERSIONS:
+        return RESPONSE_PREFIX_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body
+    return RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body

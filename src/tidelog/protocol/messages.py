@@ -1,0 +1,191 @@
+"""Control-plane messages through kio, imported on first use.
+
+kio has one frozen dataclass per message and version. A handler reads a request as kio's object and answers
+with a plain mapping of field names written for the newest version; `encode_response` keeps the fields the
+negotiated version has, fills the rest with the schema's defaults and turns plain numbers into kio's
+types (milliseconds into timedelta, error numbers into its enumeration). So a handler is written once, not once per version.
+
+kio itself takes about 150 ms to import, so nothing here touches it until the first control-plane request;
+`warm` imports it in the background after start-up.
+"""
+
+import dataclasses
+import datetime
+import importlib
+import io
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, get_args, get_origin
+
+from tidelog.protocol.apis import Api
+from tidelog.protocol.primitives import MalformedRequest
+
+Fields = Mapping[str, Any]
+
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_Converter = Callable[[Any], Any]
+
+
+def _message_class(module: str, version: int, side: str) -> type[Any]:
+    """Find kio's class for a message: `create_topics`, 7, `request` → CreateTopicsRequest."""
+    name = "".join(word.capitalize() for word in module.split("_")) + side.capitalize()
+    schema = importlib.import_module(f"kio.schema.{module}.v{version}.{side}")
+    found: type[Any] = getattr(schema, name)
+    return found
+
+
+@cache
+def _reader(module: str, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
+    from kio.serial import entity_reader
+
+    reader: Callable[[memoryview, int], tuple[Any, int]] = entity_reader(
+        _message_class(module, version, "request")
+    )
+    return reader
+
+
+@cache
+def _writer(module: str, version: int) -> tuple[Callable[[Fields], Any], Callable[[Any, Any], None]]:
+    from kio.serial import entity_writer
+
+    message = _message_class(module, version, "response")
+    return _builder(message), entity_writer(message)
+
+
+def warm() -> None:
+    """Import kio and the schemas nearly every client asks for first."""
+    _reader("metadata", 12)
+    _writer("metadata", 12)
+
+
+@cache
+def _decoding_failure() -> type[Exception]:
+    from kio.serial.errors import SerialError
+
+    return SerialError
+
+
+def decode_request(api: Api, version: int, frame: memoryview, position: int) -> Any:
+    """Decode the body of a request into kio's object for this version."""
+    reader = _reader(api.module, version)
+    try:
+        body, size = reader(frame, position)
+    except (_decoding_failure(), ValueError, TypeError, OverflowError, IndexError, MemoryError) as fault:
+        raise MalformedRequest(f"{api.name} v{version}: {fault}") from fault
+    if position + size != len(frame):
+        surplus = len(frame) - position - size
+        raise MalformedRequest(f"{surplus} bytes after the end of a {api.name} request")
+    return body
+
+
+def encode_response(api: Api, version: int, fields: Fields) -> bytes:
+    """Encode the body of a response from a mapping of field names."""
+    build, write = _writer(api.module, version)
+    out = io.BytesIO()
+    write(out, build(fields))
+    return out.getvalue()
+
+
+def unknown_fields(api: Api, version: int, fields: Fields) -> set[str]:
+    """The top-level names in `fields` that this version's response does not have (for tests)."""
+    message = _message_class(api.module, version, "response")
+    return set(fields) - {field.name for field in dataclasses.fields(message)}
+
+
+def _milliseconds(value: Any) -> datetime.timedelta:
+    return value if isinstance(value, datetime.timedelta) else datetime.timedelta(milliseconds=value)
+
+
+def _instant(value: Any) -> datetime.datetime | None:
+    if value is None or isinstance(value, datetime.datetime):
+        return value
+    return None if value == -1 else _EPOCH + datetime.timedelta(milliseconds=value)
+
+
+def _error_code(value: Any) -> Any:
+    from kio.schema.errors import ErrorCode
+
+    return ErrorCode(int(value))
+
+
+_BY_KAFKA_TYPE: dict[str, _Converter] = {
+    "error_code": _error_code,
+    "timedelta_i32": _milliseconds,
+    "timedelta_i64": _milliseconds,
+    "datetime_i64": _instant,
+}
+
+_ZERO_BY_KAFKA_TYPE: dict[str, Any] = {
+    "error_code": 0,
+    "timedelta_i32": 0,
+    "timedelta_i64": 0,
+    "datetime_i64": 0,
+    "string": "",
+    "bytes": b"",
+    "bool": False,
+    "uuid": None,
+}
+
+
+def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
+    """Split a field's type into (inner type, is an array, may be None)."""
+    nullable = type(None) in get_args(annotation)
+    if nullable and get_origin(annotation) is not tuple:
+        annotation = next(a for a in get_args(annotation) if a is not type(None))
+    if get_origin(annotation) is tuple:
+        inner = get_args(annotation)[0]
+        if type(None) in get_args(inner):
+            inner = next(a for a in get_args(inner) if a is not type(None))
+        return inner, True, nullable
+    return annotation, False, nullable
+
+
+def _field_converter(inner: Any, is_array: bool, kafka_type: str | None) -> _Converter | None:
+    """How to turn a plain value into what kio's writer expects; None if it already is."""
+    one = _builder(inner) if dataclasses.is_dataclass(inner) else _BY_KAFKA_TYPE.get(kafka_type or "")
+    if not is_array:
+        if one is None:
+            return None
+        single = one
+        return lambda value: None if value is None else single(value)
+    if one is None:
+        return lambda values: None if values is None else tuple(values)
+    each = one
+    return lambda values: None if values is None else tuple([each(value) for value in values])
+
+
+def _field_default(field: Any, inner: Any, is_array: bool, nullable: bool) -> Any:
+    """What an absent field is sent as: the schema's default, or else nothing."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if is_array:
+        return None if nullable else ()
+    if nullable:
+        return None
+    if dataclasses.is_dataclass(inner):
+        return _builder(inner)({})
+    zero = _ZERO_BY_KAFKA_TYPE.get(field.metadata["kafka_type"], 0)
+    convert = _BY_KAFKA_TYPE.get(field.metadata["kafka_type"])
+    return zero if convert is None else convert(zero)
+
+
+@cache
+def _builder(entity: Any) -> Callable[[Fields], Any]:
+    """Compile, once per class, the function that builds an entity from a mapping."""
+    plan: list[tuple[str, _Converter | None, Any]] = []
+    for field in dataclasses.fields(entity):
+        inner, is_array, nullable = _unwrap(field.type)
+        converter = _field_converter(inner, is_array, field.metadata.get("kafka_type"))
+        plan.append((field.name, converter, _field_default(field, inner, is_array, nullable)))
+
+    def build(fields: Fields) -> Any:
+        values = {}
+        for name, converter, default in plan:
+            if name in fields:
+                value = fields[name]
+                values[name] = value if converter is None else converter(value)
+            else:
+                values[name] = default
+        return entity(**values)
+
+    return build

@@ -1,0 +1,194 @@
+"""Produce, versions 3 to 13, decoded without copying a record.
+
+    request v3   transactional_id nullable_string, acks int16, timeout_ms int32,
+                 [topic: name string, [partition: index int32, records bytes]]
+    v9           flexible: compact types and tagged fields
+    v13          topic id (uuid) instead of the name (KIP-516)
+
+    response v3  [topic: name, [partition: index int32, error int16, base_offset int64,
+                 log_append_time int64]], throttle_time_ms int32
+    v5           log_start_offset int64 after log_append_time
+    v8           record_errors [batch_index int32, message nullable_string], error_message nullable_string
+    v10          tagged current leader and node endpoints (KIP-951), sent by brokers that moved a leader
+
+The codec is written by hand because every byte of traffic passes through it: `records` are memoryviews of
+the receive buffer, which the partition patches and appends in place.
+"""
+
+import struct
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
+from tidelog.protocol.primitives import (
+
+    INT32,
+    MalformedRequest,
+    checked_slice,
+    compact_nullable_string,
+    compact_string,
+    nullable_string,
+    read_array_length,
+    read_compact_array_length,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_nullable_string,
+    read_string,
+    read_unsigned_varint,
+    read_uuid,
+    skip_tags,
+    string,
+    unsigned_varint,
+)
+
+FIRST_FLEXIBLE = 9
+FIRST_TOPIC_ID = 13
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INDEX_LENGTH = struct.Struct(">ii")
+
+#: a topic's name, or its id from version 13 on, and its partitions' records
+ProduceTopic = tuple[str | UUID, list[tuple[int, memoryview | None]]]
+
+
+class ProduceRequest(NamedTuple):
+    """A decoded Produce request."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+class PartitionProduced(NamedTuple):
+    """What happened to one partition's batch."""
+
+    index: int
+    error: int = ErrorCode.NONE
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: tuple[tuple[int, str], ...] = ()
+    error_message: str | None = None
+
+
+ProducedTopic = tuple[str | UUID, list[PartitionProduced]]
+
+
+def decode_request(buffer: memoryview, position: int, version: int) -> ProduceRequest:
+    """Decode the body of a Produce request that starts at `position` of its frame."""
+    if version >= FIRST_FLEXIBLE:
+        return _decode_flexible(buffer, position, version)
+    transactional_id, position = read_nullable_string(buffer, position)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
+    topic_count, position = read_array_length(buffer, position + 6)
+    topics: list[ProduceTopic] = []
+    for _ in range(topic_count):
+        name, position = read_string(buffer, position)
+        partition_count, position = read_array_length(buffer, position)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(partition_count):
+            index, length = _INDEX_LENGTH.unpack_from(buffer, position)
+            position += 8
+            if length < 0:
+                partitions.append((index, None))
+                continue
+            partitions.append((index, checked_slice(buffer, position, length)))
+            position += length
+        topics.append((name, partitions))
+    if position != len(buffer):
+        raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Produce request")
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _decode_flexible(buffer: memoryview, position: int, version: int) -> ProduceRequest:
+    transactional_id, position = read_compact_nullable_string(buffer, position)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
+    topic_count, position = read_compact_array_length(buffer, position + 6)
+    topics: list[ProduceTopic] = []
+    topic: str | UUID
+    for _ in range(topic_count):
+        if version >= FIRST_TOPIC_ID:
+            topic, position = read_uuid(buffer, position)
+        else:
+            topic, position = read_compact_string(buffer, position)
+        partition_count, position = read_compact_array_length(buffer, position)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(partition_count):
+            index = INT32.unpack_from(buffer, position)[0]
+            length, position = read_unsigned_varint(buffer, position + 4)
+            if length == 0:
+                partitions.append((index, None))
+            else:
+                length -= 1
+                partitions.append((index, checked_slice(buffer, position, length)))
+                position += length
+            position = skip_tags(buffer, position)
+        topics.append((topic, partitions))
+        position = skip_tags(buffer, position)
+    position = skip_tags(buffer, position)
+    if position != len(buffer):
+        raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Produce request")
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+_V3_PARTITION = struct.Struct(">ihqq")
+_V5_PARTITION = struct.Struct(">ihqqq")
+_V8_CLEAN_TAIL = b"\x00\x00\x00\x00\xff\xff"  # no record errors, no message
+_V9_CLEAN_TAIL = b"\x01\x00\x00"  # no record errors, no message, no tags
+
+
+def _partition_tail(produced: PartitionProduced, version: int) -> bytes:
+    """Record errors and message of one partition, from version 8 on."""
+    flexible = version >= FIRST_FLEXIBLE
+    if not produced.record_errors and produced.error_message is None:
+        return _V9_CLEAN_TAIL if flexible else _V8_CLEAN_TAIL
+    text = compact_nullable_string if flexible else nullable_string
+    count = len(produced.record_errors)
+    parts = [unsigned_varint(count + 1) if flexible else INT32.pack(count)]
+    for index, message in produced.record_errors:
+        parts.append(INT32.pack(index) + text(message))
+        if flexible:
+            parts.append(b"\x00")
+    parts.append(text(produced.error_message))
+    if flexible:
+        parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def encode_response(
+    topics: list[ProducedTopic], version: int, correlation_id: int, throttle_time_ms: int = 0
+) -> bytes:
+    """Encode a whole response frame."""
+    flexible = version >= FIRST_FLEXIBLE
+    parts: list[bytes] = [b"", unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))]
+    for topic, partitions in topics:
+        count = len(partitions)
+        if not flexible:
+            assert isinstance(topic, str)
+            parts.append(string(topic) + INT32.pack(count))
+        elif isinstance(topic, str):
+            parts.append(compact_string(topic) + unsigned_varint(count + 1))
+        else:
+            parts.append(topic.bytes + unsigned_varint(count + 1))
+        for produced in partitions:
+            if version >= 5:
+                parts.append(_V5_PARTITION.pack(*produced[:5]))
+                if version >= 8:
+                    parts.append(_partition_tail(produced, version))
+            else:
+                parts.append(_V3_PARTITION.pack(*produced[:4]))
+        if flexible:
+            parts.append(b"\x00")
+    parts.append(INT32.pack(throttle_time_ms))
+    if flexible:
+        parts.append(b"\x00")
+    size = sum(map(len, parts))
+    if flexible:
+        parts[0] = RESPONSE_PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0)
+    else:
+        parts[0] = RESPONSE_PREFIX.pack(size + 4, correlation_id)
+    return b"".join(parts)
+
+

@@ -1,0 +1,250 @@
+"""One client connection: bytes to frames, answers in request order.
+
+Receiving. A connection that waits for its next request holds no buffer: all connections read into one shared
+buffer. Only a frame that did not arrive whole gets a private buffer, which grows as bytes arrive (never to
+the size a client merely announces), so idle or lying connections cost nothing.
+
+Answering. Requests of a connection are served in order, and answers leave in order: an answer that is ready
+waits behind a parked one.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
+from tidelog.protocol.headers import FRAME_SIZE_MIN
+from tidelog.protocol.primitives import INT32
+from tidelog.server.output import SocketOutput
+
+if TYPE_CHECKING:
+    from tidelog.server.edge import Edge
+
+log = logging.getLogger(__name__)
+
+PRIVATE_BUFFER_STEP = 64 << 10
+LARGE_FRAME_BYTES = 64 << 10
+QUEUED_ANSWER_BYTES_MAX = 4 << 20
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one connection."""
+
+    __slots__ = (
+        "_end",
+        "_flushing",
+        "_output",
+        "_paused",
+        "_pending",
+        "_private",
+        "_start",
+        "_transport",
+        "context",
+        "edge",
+        "last_active_ms",
+    )
+
+    def __init__(self, edge: "Edge", listener_name: str) -> None:
+        self.edge = edge
+        self.context = ConnectionContext("", 0, listener_name)
+        self.last_active_ms = 0
+        self._transport: asyncio.Transport | None = None
+        self._output: SocketOutput | None = None
+        self._private: memoryview | None = None
+        self._start = 0
+        self._end = 0
+        self._pending: deque[Any] = deque()
+        self._paused = False
+        self._flushing = False
+
+    # -- life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.context.host, self.context.port = str(peer[0]), int(peer[1])
+        if not self.edge.admit(self):
+            self._transport.abort()
+            return
+        self.last_active_ms = self.edge.clock.monotonic_ms()
+        sock = transport.get_extra_info("socket")
+        self._output = SocketOutput(self.edge.loop, sock.fileno(), self._resume)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.edge.forget(self)
+        if self._output is not None:
+            self._output.close()
+        for pending in self._pending:
+            if isinstance(pending, PendingAnswer):
+                pending.parked.abandon()
+        self._pending.clear()
+        self._drop_private()
+        self._transport = None
+
+    def close(self, reason: str | None = None) -> None:
+        """Close now; with a reason it is logged, once per reason and peer."""
+        if self._transport is not None:
+            if reason is not None:
+                self.edge.report(self.context, reason)
+            self._transport.abort()
+
+    # -- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        private = self._private
+        if private is None:
+            return self.edge.shared_buffer
+        return private[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        edge = self.edge
+        self._end += nbytes
+        view = self._private
+        if view is None:
+            view = edge.shared_buffer
+        try:
+            self._serve(view)
+        except CloseConnection as refusal:
+            self.close(str(refusal))
+            return
+        if edge.broker.progressed:
+            edge.broker.wake_progressed()
+        self.last_active_ms = edge.monotonic_ms
+        output = self._output
+        if output is None or output.closed:
+            self.close()
+        elif output.queued_bytes > QUEUED_ANSWER_BYTES_MAX or len(self._pending) >= edge.in_flight_max:
+            self._pause()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _serve(self, view: memoryview) -> None:
+        """Serve every whole frame in the buffer and keep the rest."""
+        start, end = self._start, self._end
+        handle = self.edge.dispatcher.handle
+        context = self.context
+        answers: list[bytes] = []
+        frame_bytes_max = self.edge.frame_bytes_max
+        size = 0
+        while end - start >= 4:
+            size = INT32.unpack_from(view, start)[0]
+            if size < FRAME_SIZE_MIN or size > frame_bytes_max:
+                raise CloseConnection(f"a frame of {size} bytes (limit {frame_bytes_max})")
+            stop = start + 4 + size
+            if stop > end:
+                break
+            answer = handle(context, view[start + 4 : stop])
+            start = stop
+            if type(answer) is bytes and not self._pending:
+                answers.append(answer)
+            elif answer is not None:
+                if answers:
+                    self._send(b"".join(answers))
+                    answers.clear()
+                self._queue_answer(answer)
+        if answers:
+            self._send(answers[0] if len(answers) == 1 else b"".join(answers))
+        self._start = start
+        self._keep_rest(view, size)
+
+    def _keep_rest(self, view: memoryview, frame_size: int) -> None:
+        """Move an incomplete frame to the front of a private buffer, or free the buffer."""
+        start, end = self._start, self._end
+        rest = end - start
+        private = self._private
+        if rest == 0:
+            self._start = self._end = 0
+            if private is not None and frame_size < LARGE_FRAME_BYTES:
+                self._drop_private()
+            return
+        if private is None:
+            wanted = frame_size + 4 if rest >= 4 else 4
+            capacity = max(rest, min(wanted, max(PRIVATE_BUFFER_STEP, 2 * rest)))
+            self.edge.reserve(capacity)
+            private = self._private = memoryview(bytearray(capacity))
+            private[:rest] = view[start:end]
+        elif start > 0:
+            private[:rest] = bytes(private[start:end])
+        self._start, self._end = 0, rest
+        if rest == len(private):
+            self._grow_private(private)
+
+    def _grow_private(self, private: memoryview) -> None:
+        """Make room for more of the frame: double, but not past its end."""
+        wanted = INT32.unpack_from(private, 0)[0] + 4 if self._end >= 4 else LARGE_FRAME_BYTES
+        capacity = min(max(wanted, self._end + 1), 2 * max(len(private), PRIVATE_BUFFER_STEP))
+        self.edge.reserve(capacity - len(private))
+        grown = memoryview(bytearray(capacity))
+        grown[: self._end] = private[: self._end]
+        self._private = grown
+
+    def _drop_private(self) -> None:
+        if self._private is not None:
+            self.edge.receive_bytes -= len(self._private)
+            self._private = None
+
+    def release_idle_buffer(self) -> None:
+        """Give the private buffer back if no frame is under way in it."""
+        if self._end == 0:
+            self._drop_private()
+
+    # -- answering
+
+    def _queue_answer(self, answer: Any) -> None:
+        """Put an answer, ready or not, in its place."""
+        if isinstance(answer, PendingAnswer):
+            answer.on_filled = self._flush
+            self._pending.append(answer)
+        elif self._pending:
+            self._pending.append(answer)
+        else:
+            self._send(answer)
+
+    def _flush(self) -> None:
+        """Send every answer that is ready and has none unready before it."""
+        pending = self._pending
+        while pending:
+            first = pending[0]
+            chunks = first.chunks if isinstance(first, PendingAnswer) else first
+            if chunks is None:
+                break
+            pending.popleft()
+            self._send(chunks)
+        self._resume()
+
+    def _send(self, chunks: Any) -> None:
+        if self._output is None:
+            return
+        if type(chunks) is bytes:
+            self._output.send_bytes(chunks)
+        else:
+            self._output.send_chunks(chunks)
+
+    # -- flow control
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        output = self._output
+        if (
+            self._paused
+            and self._transport is not None
+            and output is not None
+            and output.queued_bytes <= QUEUED_ANSWER_BYTES_MAX
+            and len(self._pending) < self.edge.in_flight_max
+        ):
+            self._paused = False
+            self._transport.resume_reading()
+
+    @property
+    def answering(self) -> bool:
+        """Whether requests are still waiting for their answers."""
+        return bool(self._pending)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.context!r} pending={len(self._pending)}>"

@@ -1,0 +1,138 @@
+"""What all connections of a broker share: the receive buffer, the limits, the timers, who is connected.
+
+Receive memory is bounded: one shared buffer, plus private buffers for frames that did not arrive whole. Those
+grow with the bytes received and all together stay below `queued.max.request.bytes` (a gigabyte where that is
+unlimited); a connection that would need more is closed, and the client retries.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher
+from tidelog.model.ports import Clock
+
+if TYPE_CHECKING:
+    from tidelog.server.connection import Connection
+
+log = logging.getLogger(__name__)
+
+SHARED_BUFFER_BYTES = 256 << 10
+RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
+TICK_SECONDS = 1.0
+BUFFER_IDLE_MS = 5_000
+REPORTS_REMEMBERED_MAX = 1_000
+
+
+class Edge:
+    """The shared side of every connection of one broker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker, clock: Clock) -> None:
+        settings = broker.settings
+        self.loop = loop
+        self.broker = broker
+        self.clock = clock
+        self.dispatcher = Dispatcher(broker)
+        self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.frame_bytes_max = settings.get_int("socket.request.max.bytes")
+        self.in_flight_max = settings.get_int("tidelog.connection.requests.max")
+        self.connections: set[Connection] = set()
+        self.receive_bytes = 0
+        #: coarse monotonic time, good enough to notice idle connections
+        self.monotonic_ms = clock.monotonic_ms()
+        budget = settings.get_int("queued.max.request.bytes")
+        self._receive_bytes_max = budget if budget > 0 else RECEIVE_BYTES_DEFAULT_MAX
+        self._connections_max = settings.get_int("max.connections")
+        self._per_address_max = settings.get_int("max.connections.per.ip")
+        self._idle_ms_max = settings.get_int("connections.max.idle.ms")
+        self._addresses: Counter[str] = Counter()
+        self._reported: set[tuple[str, str]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tick_handle: asyncio.TimerHandle | None = None
+        broker.timers.on_earlier = self._arm
+        self._arm()
+        self._tick()
+
+    # -- connections
+
+    def admit(self, connection: "Connection") -> bool:
+        """Count a new connection in, or refuse it because there are too many."""
+        host = connection.context.host
+        if len(self.connections) >= self._connections_max:
+            self.report(connection.context, f"more than {self._connections_max} connections (max.connections)")
+            return False
+        if self._addresses[host] >= self._per_address_max:
+            self.report(
+                connection.context,
+                f"more than {self._per_address_max} connections from one address (max.connections.per.ip)",
+            )
+            return False
+        self.connections.add(connection)
+        self._addresses[host] += 1
+        return True
+
+    def forget(self, connection: "Connection") -> None:
+        """A connection is gone."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            host = connection.context.host
+            self._addresses[host] -= 1
+            if not self._addresses[host]:
+                del self._addresses[host]
+
+    def report(self, context: ConnectionContext, reason: str) -> None:
+        """Log why a connection was refused or closed, once per reason and address."""
+        key = (context.host, reason[:60])
+        if key in self._reported or len(self._reported) >= REPORTS_REMEMBERED_MAX:
+            return
+        self._reported.add(key)
+        log.warning("closed the connection of %s (client id %r): %s", context.host, context.client_id, reason)
+
+    def reserve(self, size_bytes: int) -> None:
+        """Count receive memory in before it is allocated."""
+        if self.receive_bytes + size_bytes > self._receive_bytes_max:
+            raise CloseConnection(
+                f"requests under way would take more than {self._receive_bytes_max} bytes of memory "
+                "(queued.max.request.bytes)"
+            )
+        self.receive_bytes += size_bytes
+
+    # -- time
+
+    def _arm(self) -> None:
+        """Wake up for the next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        delay_ms = self.broker.timers.delay_ms()
+        if delay_ms is not None:
+            self._timer = self.loop.call_later(delay_ms / 1000, self._run_due)
+
+    def _run_due(self) -> None:
+        self._timer = None
+        self.broker.timers.run_due()
+        if self.broker.progressed:
+            self.broker.wake_progressed()
+        self._arm()
+
+    def _tick(self) -> None:
+        """Once a second: close idle connections, free buffers nobody fills."""
+        self.monotonic_ms = now_ms = self.clock.monotonic_ms()
+        for connection in list(self.connections):
+            idle_ms = now_ms - connection.last_active_ms
+            if idle_ms > self._idle_ms_max and not connection.answering:
+                connection.close()
+            elif idle_ms > BUFFER_IDLE_MS:
+                connection.release_idle_buffer()
+        self._tick_handle = self.loop.call_later(TICK_SECONDS, self._tick)
+
+    def close(self) -> None:
+        """Close every connection and stop the clockwork."""
+        self.broker.timers.on_earlier = lambda: None
+        for handle in (self._timer, self._tick_handle):
+            if handle is not None:
+                handle.cancel()
+        for connection in list(self.connections):
+            connection.close()

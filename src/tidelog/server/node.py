@@ -1,0 +1,149 @@
+"""A running broker: sockets bound, logs open, requests served; and its clean end."""
+
+import asyncio
+import logging
+import resource
+import socket
+from random import SystemRandom
+from typing import NamedTuple
+
+from tidelog.broker.broker import Broker
+from tidelog.model.metadata import Endpoint
+from tidelog.model.settings import BrokerSettings, Listener
+from tidelog.protocol import messages
+from tidelog.server.clock import SystemClock
+from tidelog.server.connection import Connection
+from tidelog.server.edge import Edge
+from tidelog.server.worker_threads import WorkerThreads
+from tidelog.storage.disk import OsDisk
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_SECONDS = 2.0
+DESCRIPTORS_WANTED = 1 << 16
+
+
+class ListenError(OSError):
+    """A listener's address could not be taken."""
+
+
+class ReadyInfo(NamedTuple):
+    """Where a broker that is ready can be reached, and where its data is."""
+
+    bootstrap: str
+    node_id: int
+    cluster_id: str
+    log_dirs: tuple[str, ...]
+
+
+class Node:
+    """One broker process's inside: start it, stop it."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.broker: Broker | None = None
+        self.edge: Edge | None = None
+        self._servers: list[asyncio.Server] = []
+        self._workers: WorkerThreads | None = None
+
+    async def start(self) -> ReadyInfo:
+        """Bind, recover, serve."""
+        raise_descriptor_limit()
+        loop = asyncio.get_running_loop()
+        bound = [(listener, _bind(listener)) for listener in self.settings.listeners]
+        try:
+            endpoints = _advertised(self.settings, bound)
+            self._workers = WorkerThreads(loop, self.settings.get_int("background.threads"))
+            clock = SystemClock()
+            self.broker = Broker(
+                self.settings,
+                clock=clock,
+                random=SystemRandom(),
+                background=self._workers,
+                disk=OsDisk(),
+                endpoints=endpoints,
+            )
+            self.broker.open()
+        except BaseException:
+            for _, sock in bound:
+                sock.close()
+            if self._workers is not None:
+                self._workers.close()
+            raise
+        self.edge = edge = Edge(loop, self.broker, clock)
+        for listener, sock in bound:
+            self._servers.append(
+                await loop.create_server(_factory(edge, listener.name), sock=sock, backlog=1024)
+            )
+        self._workers.run(messages.warm, _ignore)
+        first = bound[0][0]
+        endpoint = endpoints[first.name]
+        host = "127.0.0.1" if endpoint.host in ("", "0.0.0.0", "::") else endpoint.host
+        return ReadyInfo(
+            f"{host}:{endpoint.port}",
+            self.broker.node_id,
+            self.broker.image.cluster_id,
+            self.settings.log_dirs,
+        )
+
+    async def stop(self) -> None:
+        """Take no more requests, finish what is under way, close the logs cleanly."""
+        for server in self._servers:
+            server.close()
+        if self.edge is not None:
+            self.edge.close()
+        assert self._workers is not None
+        try:
+            await asyncio.wait_for(self._workers.drain(), STOP_GRACE_SECONDS * 15)
+        finally:
+            if self.broker is not None:
+                self.broker.close()
+            self._workers.close()
+
+
+def _ignore(result: None | BaseException) -> None:
+    if isinstance(result, BaseException):
+        log.warning("importing the message schemas ahead of use failed: %s", result)
+
+
+def _factory(edge: Edge, listener_name: str):  # type: ignore[no-untyped-def]
+    return lambda: Connection(edge, listener_name)
+
+
+def _bind(listener: Listener) -> socket.socket:
+    """Take a listener's address without accepting connections yet."""
+    host = listener.host or None
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as fault:
+        sock.close()
+        raise ListenError(fault.errno, f"cannot listen on {listener}: {fault.strerror}") from fault
+    sock.setblocking(False)
+    return sock
+
+
+def _advertised(
+    settings: BrokerSettings, bound: list[tuple[Listener, socket.socket]]
+) -> dict[str, Endpoint]:
+    """The addresses clients are told; port 0 becomes the port the system chose."""
+    ports = {listener.name: sock.getsockname()[1] for listener, sock in bound}
+    endpoints = {}
+    for listener in settings.advertised_listeners:
+        host = listener.host
+        if host in ("", "0.0.0.0", "::"):
+            host = socket.gethostname()
+        endpoints[listener.name] = Endpoint(host, listener.port or ports[listener.name])
+    return endpoints
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many open files as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

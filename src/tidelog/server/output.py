@@ -1,0 +1,134 @@
+"""The sending side of a plain TCP connection.
+
+Answers are written straight to the socket, not through the transport, so that file ranges go out with
+sendfile. What the socket does not take at once stays queued, in order, until the loop says that it is writable.
+The descriptor is a duplicate of the transport's, because an event loop lets nobody else watch its own.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+SENDFILE_BYTES_MAX = 1 << 30
+
+
+class RangeFile(Protocol):
+    """A file that can be sent from."""
+
+    def fileno(self) -> int: ...
+
+
+class FileRange(Protocol):
+    """A range of a file to send."""
+
+    @property
+    def file(self) -> RangeFile: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class SocketOutput:
+    """Sends bytes and file ranges in order."""
+
+    __slots__ = ("_loop", "_on_drained", "_queue", "_socket", "_watching", "closed", "queued_bytes")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, on_drained: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._socket.setblocking(False)
+        self._on_drained = on_drained
+        self._queue: deque[tuple[memoryview | FileRange, int]] = deque()
+        self._watching = False
+        self.queued_bytes = 0
+        self.closed = False
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes behind everything queued."""
+        sent = 0
+        if not self._queue:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.closed = True
+                return
+            if sent == len(data):
+                return
+        self._enqueue(memoryview(data)[sent:], 0)
+
+    def send_chunks(self, chunks: "Iterable[bytes | FileRange]") -> None:
+        """Send an answer made of bytes and file ranges."""
+        for chunk in chunks:
+            self._enqueue(memoryview(chunk) if isinstance(chunk, bytes) else chunk, 0)
+        if not self._watching:
+            self._pump()
+
+    def close(self) -> None:
+        """Stop sending and give the descriptor back."""
+        self.closed = True
+        if self._watching:
+            self._loop.remove_writer(self._socket.fileno())
+            self._watching = False
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._socket.close()
+
+    def _enqueue(self, item: memoryview | FileRange, done: int) -> None:
+        if self.closed:
+            return
+        self._queue.append((item, done))
+        self.queued_bytes += len(item) if isinstance(item, memoryview) else item.size_bytes
+        if len(self._queue) == 1 and isinstance(item, memoryview):
+            self._watch()
+
+    def _watch(self) -> None:
+        if not self._watching and not self.closed:
+            self._watching = True
+            self._loop.add_writer(self._socket.fileno(), self._pump)
+
+    def _pump(self) -> None:
+        """Send until the queue is empty or the socket is full."""
+        queue = self._queue
+        try:
+            while queue:
+                item, done = queue[0]
+                size = len(item) if isinstance(item, memoryview) else item.size_bytes
+                if isinstance(item, memoryview):
+                    flags = socket.MSG_MORE if len(queue) > 1 else 0
+                    sent = self._socket.send(item[done:], flags)
+                else:
+                    sent = os.sendfile(
+                        self._socket.fileno(),
+                        item.file.fileno(),
+                        item.position + done,
+                        min(size - done, SENDFILE_BYTES_MAX),
+                    )
+                    if sent == 0:
+                        raise OSError("a file range ended before its size")
+                self.queued_bytes -= sent
+                if done + sent == size:
+                    queue.popleft()
+                else:
+                    queue[0] = (item, done + sent)
+        except BlockingIOError:
+            self._watch()
+            return
+        except OSError:
+            self.closed = True
+            queue.clear()
+        if self._watching:
+            self._watching = False
+            with contextlib.suppress(OSError, ValueError):
+                self._loop.remove_writer(self._socket.fileno())
+            self._on_drained()

@@ -1,0 +1,42 @@
+"""Blocking work (fsync, recovery, compaction, the metadata store) off the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class WorkerThreads:
+    """Runs work in a small pool of threads and its completion on the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidelog-worker")
+        self._pending = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def run(self, work: Callable[[], T], then: Callable[[T | BaseException], None]) -> None:
+        """Run `work` in a thread, then `then` with its result or its exception on the loop."""
+        self._pending += 1
+        self._idle.clear()
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finish, done, then))
+
+    def _finish(self, future: "Future[T]", then: Callable[[T | BaseException], None]) -> None:
+        self._pending -= 1
+        if self._pending == 0:
+            self._idle.set()
+        fault = future.exception()
+        then(future.result() if fault is None else fault)
+
+    async def drain(self) -> None:
+        """Wait until no work is under way."""
+        while self._pending:
+            await self._idle.wait()
+
+    def close(self) -> None:
+        """End the threads; call after `drain`."""
+        self._pool.shutdown(wait=True)
