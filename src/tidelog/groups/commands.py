@@ -1,0 +1,147 @@
+"""What can be asked of the group machine. Everything it may not know itself (ids, time) is in here or
+beside it.
+
+`token` names the request whose answer the machine gives with `Reply(token, …)`. Members and tokens are the
+caller's: `new_member_suffix` is the random part of a member id, so that the machine itself is free of
+chance.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+NO_MEMBER_ID = ""
+NO_GENERATION = -1
+NO_RETENTION = -1
+NO_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    token: int
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    new_member_suffix: str
+    requires_known_member_id: bool = True
+    """KIP-394 (v4+): a dynamic member first gets an id and joins again with it."""
+    supports_skipping_assignment: bool = True
+    """KIP-814 (v9+): a static leader that returns is told the members but not to assign again."""
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    token: int
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    token: int
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMember:
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    token: int
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+    commit_timestamp_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    token: int
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    offsets: tuple[OffsetToCommit, ...]
+    retention_ms: int = NO_RETENTION
+    api_version: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """`topics` None asks for every partition with a committed offset."""
+
+    token: int
+    group_id: str
+    topics: tuple[tuple[str, tuple[int, ...]], ...] | None
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    token: int
+    group_id: str
+    topics: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    token: int
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireOffsets:
+    """The housekeeping tick: forget offsets past their retention, and groups that have nothing left."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPartitions:
+    """These partitions were deleted; their committed offsets go too."""
+
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    key: Hashable
+
+
+Command = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | CommitOffsets
+    | FetchOffsets
+    | DeleteOffsets
+    | DeleteGroup
+    | ExpireOffsets
+    | ForgetPartitions
+    | TimerFired
+)

@@ -1,0 +1,231 @@
+"""The group coordinator of one partition of `__consumer_offsets`: a pure machine.
+
+    effects = machine.handle(command, now_ms)         decide
+    machine.wrote(token, base_offset, now_ms)         the append is in the log: apply its records
+    machine.appended(token, now_ms)                   it is replicated: tell those who wait for that
+    machine.append_refused(token, code, now_ms)       it is not in the log (or not replicated in time)
+
+Each returns further effects. The verdict on an Append (wrote or append_refused) must come before the next
+command; `appended` may come later. A refusal before `wrote` takes the step back as if it had never been;
+after `wrote` it only changes the answer, for the record may still get through.
+
+Loading is `apply` for every record in order, then `loaded`; `resign` ends it.
+"""
+
+from tidelog.groups import responses
+from tidelog.groups.classic_group import CLASSIC_GROUP_TYPE, ClassicGroup
+from tidelog.groups.commands import (
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    ExpireOffsets,
+    FetchOffsets,
+    ForgetPartitions,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    SyncGroup,
+    TimerFired,
+)
+from tidelog.groups.durable import DurableGroups
+from tidelog.groups.member_requests import MemberRequests
+from tidelog.groups.membership import Rebalances
+from tidelog.groups.offset_requests import OffsetRequests
+from tidelog.groups.outbox import Outbox
+from tidelog.groups.responses import Response
+from tidelog.groups.settings import GroupSettings
+from tidelog.groups.states import GroupState
+from tidelog.model.effects import Effect
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_PRODUCER_ID
+
+
+class GroupMachine:
+    """All groups whose id hashes to one partition."""
+
+    def __init__(self, partition: int, settings: GroupSettings) -> None:
+        self.partition = partition
+        self.groups: dict[str, ClassicGroup] = {}
+        self.durable = DurableGroups()
+        self._live = False
+        self._outbox = Outbox(partition)
+        self._rebalances = Rebalances(self._outbox, settings)
+        self._members = MemberRequests(self.groups, self._outbox, self._rebalances)
+        self._offsets = OffsetRequests(self.groups, self.durable, self._outbox, self._rebalances)
+
+    def __repr__(self) -> str:
+        return f"<GroupMachine partition={self.partition} groups={len(self.groups)}>"
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        self._rebalances.settings = settings
+
+    # ------------------------------------------------------------ deciding
+
+    def handle(self, command: Command, now_ms: int) -> list[Effect]:
+        match command:
+            case Heartbeat():
+                self._members.heartbeat(command, now_ms)
+            case CommitOffsets():
+                self._offsets.commit(command, now_ms)
+            case FetchOffsets():
+                self._offsets.fetch(command)
+            case TimerFired():
+                self._timer_fired(command, now_ms)
+            case JoinGroup():
+                self._members.join(command, now_ms)
+            case SyncGroup():
+                self._members.sync(command, now_ms)
+            case LeaveGroup():
+                self._members.leave(command, now_ms)
+            case DeleteOffsets():
+                self._offsets.delete_offsets(command)
+            case DeleteGroup():
+                self._offsets.delete_group(command, now_ms)
+            case ExpireOffsets():
+                self._offsets.expire(now_ms)
+            case ForgetPartitions():
+                self._offsets.forget_partitions(command)
+        return self._outbox.take()
+
+    def _timer_fired(self, command: TimerFired, now_ms: int) -> None:
+        assert isinstance(command.key, tuple)
+        kind, group_id, member_id = command.key
+        group = self.groups.get(group_id)
+        if group is None or group.is_in(GroupState.DEAD):
+            return
+        if kind == "session":
+            self._rebalances.session_timer_fired(group, member_id, now_ms)
+        elif kind == "join":
+            self._rebalances.join_timer_fired(group, now_ms)
+        else:
+            assert kind == "sync"
+            self._rebalances.sync_timer_fired(group, now_ms)
+
+    # ------------------------------------------------------------ verdicts on appends
+
+    def wrote(self, token: int, base_offset: int, now_ms: int) -> list[Effect]:
+        """The records are in our log from `base_offset` on: they are the state now, and the step's
+        effects happen.
+        """
+        pending = self._outbox.pending[token]
+        pending.written = True
+        for index, (key, value) in enumerate(pending.records):
+            self.apply(key, value, base_offset + index)
+        self._outbox.emit(pending.held)
+        return self._outbox.take()
+
+    def appended(self, token: int, now_ms: int) -> list[Effect]:
+        """The records survive us: answer those who were to wait for that."""
+        pending = self._outbox.pending.pop(token, None)
+        if pending is None:
+            return []  # given up on earlier
+        assert pending.written
+        if pending.on_appended is not None:
+            pending.on_appended(now_ms)
+        self._outbox.emit([answer for answer, _ in pending.waiting_reads])
+        return self._outbox.take()
+
+    def append_refused(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
+        pending = self._outbox.pending.pop(token, None)
+        if pending is None:
+            return []
+        if not pending.written and pending.undo is not None:
+            pending.undo()
+        if pending.on_failed is not None:
+            pending.on_failed(error, now_ms)
+        self._outbox.emit([otherwise for _, otherwise in pending.waiting_reads])
+        return self._outbox.take()
+
+    # ------------------------------------------------------------ state from records
+
+    def apply(
+        self, key: bytes, value: bytes | None, record_offset: int, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
+        """Take one record of the log in; raises `schemas.UnreadableRecord` for bytes no Kafka of our time
+        wrote.
+        """
+        group_id = self.durable.apply(key, value, record_offset, producer_id)
+        if group_id is None or not self._live:
+            return
+        group = self.groups.get(group_id)
+        if group is None:
+            self._found(group_id)
+        elif group.is_in(GroupState.DEAD) and not self._is_durable(group_id):
+            del self.groups[group_id]
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Apply a transaction's marker: its offsets count from here, or are forgotten."""
+        for group_id in self.durable.offsets.end_transaction(producer_id, committed):
+            if self._live and group_id not in self.groups:
+                self._found(group_id)
+
+    def _is_durable(self, group_id: str) -> bool:
+        return group_id in self.durable.groups or self.durable.offsets.has_any(group_id)
+
+    def _found(self, group_id: str) -> None:
+        """A group that the records know and we do not: with metadata as it was, else a simple one with
+        offsets.
+        """
+        metadata = self.durable.groups.get(group_id)
+        if metadata is not None:
+            self.groups[group_id] = ClassicGroup.from_metadata(group_id, metadata)
+        elif self.durable.offsets.has_any(group_id):
+            self.groups[group_id] = ClassicGroup(group_id, 0)
+
+    def loaded(self, now_ms: int) -> list[Effect]:
+        """All records are applied: the groups live from here, and each member has a whole session to show
+        itself.
+        """
+        self._live = True
+        for group_id in [*self.durable.groups, *self.durable.offsets.known_groups()]:
+            if group_id not in self.groups:
+                self._found(group_id)
+        limit = self._rebalances.settings.group_max_size
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._rebalances.keep_session(group, member, now_ms)
+            if len(group.members) > limit:
+                self._rebalances.prepare_rebalance(group, now_ms)
+        return self._outbox.take()
+
+    def resign(self, now_ms: int) -> list[Effect]:
+        """Leadership is gone: everyone who waits here must ask elsewhere. Nothing is written any more."""
+        self._live = False
+        effects: list[Effect] = []
+        for token in list(self._outbox.pending):
+            pending = self._outbox.pending.pop(token)
+            if pending.on_failed is not None:
+                pending.on_failed(ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms)
+            self._outbox.emit([otherwise for _, otherwise in pending.waiting_reads])
+            effects += self._outbox.take()
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._rebalances.refuse_parked(group, member, ErrorCode.NOT_COORDINATOR, member.member_id)
+            if not group.is_in(GroupState.DEAD):
+                group.transition_to(GroupState.DEAD, now_ms)
+        return effects + self._outbox.take()
+
+    # ------------------------------------------------------------ looking
+
+    def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[Response]:
+        """Groups in any of `states` and of any of `types`, both in lower case; an empty filter lets all
+        through.
+        """
+        if types and CLASSIC_GROUP_TYPE not in types:
+            return []
+        return [
+            responses.listed(group)
+            for group in self.groups.values()
+            if not states or str(group.state).lower() in states
+        ]
+
+    def describe_group(self, group_id: str, *, missing_is_error: bool) -> Response:
+        """DescribeGroups; a group that does not exist is Dead, and since v6 also an error (KIP-1043)."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            return responses.described(group)
+        if missing_is_error:
+            message = f"Group {group_id} not found."
+            return responses.described_missing(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
+        return responses.described_missing(group_id, ErrorCode.NONE, None)

@@ -1,0 +1,112 @@
+"""One step of the machine: the effects it collects, and what waits for the verdict on its appends.
+
+A step that changes a group and must store the change is all or nothing: such an append carries `undo`, the
+step's other effects are held until the records are written, and a refusal takes the change back and drops
+them. Answers that promise durability wait longer, in `on_appended`, until the records are replicated.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol
+
+from tidelog.model.effects import Append, CancelTimer, Effect, RecordPair, Reply, SetTimer
+from tidelog.model.errors import ErrorCode
+
+_COORDINATOR_ERROR_OF_APPEND_ERROR = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def coordinator_error(append_error: ErrorCode) -> ErrorCode:
+    """What a group's client is told when its record could not be stored: it knows coordinators, not logs."""
+    return _COORDINATOR_ERROR_OF_APPEND_ERROR.get(append_error, append_error)
+
+
+class OnFailed(Protocol):
+    def __call__(self, error: ErrorCode, now_ms: int) -> None: ...
+
+
+class PendingAppend:
+    """Records on their way into the log, and what happens on each verdict."""
+
+    __slots__ = ("held", "on_appended", "on_failed", "records", "undo", "waiting_reads", "written")
+
+    def __init__(
+        self,
+        records: tuple[RecordPair, ...],
+        undo: Callable[[], None] | None,
+        on_appended: Callable[[int], None] | None,
+        on_failed: OnFailed | None,
+    ) -> None:
+        self.records = records
+        self.undo = undo
+        self.on_appended = on_appended
+        self.on_failed = on_failed
+        self.held: list[Effect] = []
+        self.waiting_reads: list[tuple[Reply, Reply]] = []
+        self.written = False
+
+
+class Outbox:
+    """Collects the effects of the running step; keeps the appends whose verdict is still out."""
+
+    __slots__ = ("_effects", "_next_token", "_partition", "_step_appends", "pending")
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._next_token = 0
+        self._effects: list[Effect] = []
+        self._step_appends: list[PendingAppend] = []
+        self.pending: dict[int, PendingAppend] = {}
+
+    def reply(self, token: int, response: Mapping[str, object]) -> None:
+        self._effects.append(Reply(token, response))
+
+    def set_timer(self, key: Hashable, deadline_ms: int) -> None:
+        self._effects.append(SetTimer(key, deadline_ms))
+
+    def cancel_timer(self, key: Hashable) -> None:
+        self._effects.append(CancelTimer(key))
+
+    def emit(self, effects: list[Effect]) -> None:
+        self._effects += effects
+
+    def append(
+        self,
+        records: list[RecordPair],
+        *,
+        undo: Callable[[], None] | None = None,
+        on_appended: Callable[[int], None] | None = None,
+        on_failed: OnFailed | None = None,
+    ) -> None:
+        token = self._next_token
+        self._next_token += 1
+        pending = PendingAppend(tuple(records), undo, on_appended, on_failed)
+        self.pending[token] = pending
+        self._step_appends.append(pending)
+        self._effects.append(Append(self._partition, pending.records, token))
+
+    def read_reply(self, token: int, response: Mapping[str, object], otherwise: Mapping[str, object]) -> None:
+        """Answer a read once everything it may have seen is replicated, so that no failover takes it back."""
+        unreplicated = next((p for p in reversed(self.pending.values()) if p.written), None)
+        if unreplicated is None:
+            self.reply(token, response)
+        else:
+            unreplicated.waiting_reads.append((Reply(token, response), Reply(token, otherwise)))
+
+    def take(self) -> list[Effect]:
+        """End the step: its effects, without those that wait for an append that can still be undone."""
+        effects, self._effects = self._effects, []
+        appends, self._step_appends = self._step_appends, []
+        undoable = next((pending for pending in appends if pending.undo is not None), None)
+        if undoable is None:
+            return effects
+        undoable.held = [effect for effect in effects if not isinstance(effect, Append)]
+        return [effect for effect in effects if isinstance(effect, Append)]
