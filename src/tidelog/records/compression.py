@@ -12,7 +12,8 @@ What is read is wider: several gzip members, raw snappy, any lz4 frame, several 
 
 A few kilobytes can claim or really hold gigabytes. Decompression writes into a buffer that is never larger
 than the caller's limit: snappy says its size ahead and is refused by it; for the others the buffer grows
-from a guess to the limit, each attempt starting over.
+from a guess to the limit, each attempt starting over. A zstd frame may ask for a window of up to 128 MiB
+beside it, of which only as much is touched as was written out.
 """
 
 import struct

@@ -39,6 +39,10 @@ DECOMPRESSED_BYTES_MAX = 512 << 20
 # Length, attributes, two deltas, key length, value length and headers count, one byte each.
 RECORD_SIZE_MIN = 7
 
+_INT64_MIN = -(2**63)
+_INT64_MAX = 2**63 - 1
+_new_tuple = tuple.__new__
+
 
 class Record(NamedTuple):
     """A record with its absolute offset and timestamp."""
@@ -90,28 +94,33 @@ def wrap_int64(value: int) -> int:
 def _read_varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     """Read a zig-zag varint of at most `bits` bits; return it and the position after it."""
     raw = data[position]
-    position += 1
     if raw < 0x80:
-        return (raw >> 1) ^ -(raw & 1), position
+        return (raw >> 1) ^ -(raw & 1), position + 1
+    byte = data[position + 1]
+    if byte < 0x80:  # two bytes are written out too, since most numbers need no more
+        raw = raw & 0x7F | byte << 7
+        return (raw >> 1) ^ -(raw & 1), position + 2
     raw &= 0x7F
-    shift = 7
-    while True:
-        byte = data[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
+    shift = 0
+    while byte >= 0x80:
         shift += 7
         if shift >= bits:
             raise CorruptRecord(f"a varint at {position} is longer than {bits} bits")
+        byte = data[position + shift // 7]
+        raw |= (byte & 0x7F) << shift
     if raw >> bits:
         raise CorruptRecord(f"a varint at {position} is longer than {bits} bits")
-    return (raw >> 1) ^ -(raw & 1), position
+    return (raw >> 1) ^ -(raw & 1), position + shift // 7 + 1
 
 
 def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     """Read a length and as many bytes, or None for the length -1; return the position after it too."""
-    length, position = _read_varint(data, position, 32)
+    length = data[position]
+    if length < 0x80:
+        length = (length >> 1) ^ -(length & 1)
+        position += 1
+    else:
+        length, position = _read_varint(data, position, 32)
     if length < 0:
         if length != -1:
             raise CorruptRecord(f"negative length {length}")
@@ -138,34 +147,23 @@ def _read_headers(
 
 
 def parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Yield the records in `data`, which are the decompressed records of the batch with this header.
-
-    Every record of a compacted topic passes here, so the usual case, numbers of one byte, is written out.
-    """
+    """Yield the records in `data`, which are the decompressed records of the batch with this header."""
     base_offset, base_timestamp_ms = header.base_offset, header.base_timestamp_ms
     append_time_ms = header.max_timestamp_ms if header.log_append_time else None
     size = len(data)
     position = 0
     try:
         for _ in range(header.records_count):
-            length = data[position]
-            if length < 0x80:
-                length = (length >> 1) ^ -(length & 1)
-                position += 1
-            else:
-                length, position = _read_varint(data, position, 32)
+            length, position = _read_varint(data, position, 32)
             end = position + length
             if length < 0 or end > size:
                 raise CorruptRecord(f"a record of {length} bytes does not fit in its batch")
             timestamp_ms, position = _read_varint(data, position + 1, 64)
-            timestamp_ms += base_timestamp_ms
-            if not -(2**63) <= timestamp_ms < 2**63:
-                timestamp_ms = wrap_int64(timestamp_ms)
             offset_delta, position = _read_varint(data, position, 32)
             key, position = _read_field(data, position, end)
             value, position = _read_field(data, position, end)
-            headers: tuple[tuple[str, bytes | None], ...] = ()
             if data[position] == 0:
+                headers: tuple[tuple[str, bytes | None], ...] = ()
                 position += 1
             else:
                 headers_count, position = _read_varint(data, position, 32)
@@ -174,7 +172,11 @@ def parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
                 raise CorruptRecord(f"a record says it ends at {end}, but its fields end at {position}")
             if append_time_ms is not None:
                 timestamp_ms = append_time_ms
-            yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
+            else:
+                timestamp_ms += base_timestamp_ms
+                if not _INT64_MIN <= timestamp_ms <= _INT64_MAX:
+                    timestamp_ms = wrap_int64(timestamp_ms)
+            yield _new_tuple(Record, (base_offset + offset_delta, timestamp_ms, key, value, headers))
     except IndexError:
         raise CorruptRecord(f"the records end early, at {size} bytes") from None
     if header.records_count < 0:
