@@ -1,0 +1,223 @@
+"""The cluster as one immutable value: what all metadata records so far add up to.
+
+`image.apply(records)` returns the next image and copies only the mappings that change, so that a change costs
+the number of topics at most, never the number of partitions. Whoever holds an image may keep it: it never
+changes. `version` grows by one with every apply; answers made from an image can be cached under it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from uuid import UUID
+
+from tidelog.model.identifiers import INTERNAL_TOPICS, NO_LEADER
+from tidelog.model.metadata import (
+    BROKER_RESOURCE,
+    BrokerRecord,
+    ClusterRecord,
+    ConfigRecord,
+    ControllerRecord,
+    Endpoint,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker and where clients reach it, by listener name."""
+
+    id: int
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """Who holds a partition, who leads it and who is in sync."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    partition_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A topic: its id, its partitions by index, and what was set for it."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionImage, ...] = ()
+    configs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    def __repr__(self) -> str:
+        return f"<TopicImage {self.name} {self.topic_id} partitions={len(self.partitions)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """All of the metadata at one moment."""
+
+    version: int = 0
+    cluster_id: str = ""
+    controller_id: int = NO_LEADER
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names_by_id: Mapping[UUID, str] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    next_producer_id: int = 0
+    partition_count: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<ClusterImage version={self.version} brokers={len(self.brokers)} "
+            f"topics={len(self.topics)} partitions={self.partition_count}>"
+        )
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        name = self.topic_names_by_id.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, topic: str, index: int) -> PartitionImage | None:
+        found = self.topics.get(topic)
+        return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
+
+    def apply(self, records: Iterable[MetadataRecord]) -> "ClusterImage":
+        """The image after `records`, in their order."""
+        builder = _Builder(self)
+        for record in records:
+            builder.add(record)
+        return builder.build()
+
+    def check_invariants(self) -> None:
+        """Assert what must hold of every image; for tests and for load."""
+        assert len(self.topic_names_by_id) == len(self.topics)
+        assert self.partition_count == sum(len(topic.partitions) for topic in self.topics.values())
+        for name, topic in self.topics.items():
+            assert topic.name == name and self.topic_names_by_id[topic.topic_id] == name
+            for partition in topic.partitions:
+                assert len(set(partition.replicas)) == len(partition.replicas) > 0
+                assert set(partition.isr) <= set(partition.replicas)
+                assert partition.leader == NO_LEADER or partition.leader in partition.isr
+
+
+class _Builder:
+    """Gathers the parts that change; a mapping is copied when its first change comes."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._cluster_id = image.cluster_id
+        self._controller_id = image.controller_id
+        self._controller_epoch = image.controller_epoch
+        self._next_producer_id = image.next_producer_id
+        self._partition_count = image.partition_count
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._topics: dict[str, TopicImage] | None = None
+        self._names_by_id: dict[UUID, str] | None = None
+        self._broker_configs: dict[str, Mapping[str, str]] | None = None
+        # Partitions of the topics touched here, so that ten thousand of them are not ten thousand tuples.
+        self._partitions: dict[str, list[PartitionImage]] = {}
+
+    def add(self, record: MetadataRecord) -> None:
+        match record:
+            case PartitionRecord():
+                self._add_partition(record)
+            case TopicRecord():
+                topics, names = self._change_topics()
+                assert record.name not in topics, f"topic {record.name} exists already"
+                topics[record.name] = TopicImage(record.name, record.topic_id)
+                names[record.topic_id] = record.name
+            case RemoveTopicRecord():
+                topics, names = self._change_topics()
+                self._partition_count -= len(self._partitions_of(record.name))
+                del self._partitions[record.name]
+                del topics[record.name]
+                del names[record.topic_id]
+            case ConfigRecord():
+                self._add_configs(record)
+            case BrokerRecord():
+                self._change_brokers()[record.broker_id] = BrokerImage(
+                    record.broker_id, MappingProxyType(dict(record.endpoints)), record.rack
+                )
+            case RemoveBrokerRecord():
+                self._change_brokers().pop(record.broker_id, None)
+            case ClusterRecord():
+                self._cluster_id = record.cluster_id
+            case ControllerRecord():
+                self._controller_id, self._controller_epoch = record.broker_id, record.epoch
+            case ProducerIdsRecord():
+                self._next_producer_id = record.next_producer_id
+
+    def _add_partition(self, record: PartitionRecord) -> None:
+        partitions = self._partitions_of(record.topic)
+        partition = PartitionImage(
+            record.leader, record.leader_epoch, record.replicas, record.isr, record.partition_epoch
+        )
+        if record.index == len(partitions):
+            partitions.append(partition)
+            self._partition_count += 1
+        else:
+            partitions[record.index] = partition
+
+    def _partitions_of(self, topic: str) -> list[PartitionImage]:
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            topics, _ = self._change_topics()
+            partitions = self._partitions[topic] = list(topics[topic].partitions)
+        return partitions
+
+    def _add_configs(self, record: ConfigRecord) -> None:
+        configs = MappingProxyType(dict(record.configs)) if record.configs else _NOTHING
+        if record.resource == BROKER_RESOURCE:
+            if self._broker_configs is None:
+                self._broker_configs = dict(self._image.broker_configs)
+            if record.configs:
+                self._broker_configs[record.name] = configs
+            else:
+                self._broker_configs.pop(record.name, None)
+            return
+        topics, _ = self._change_topics()
+        topics[record.name] = replace(topics[record.name], configs=configs)
+
+    def _change_topics(self) -> tuple[dict[str, TopicImage], dict[UUID, str]]:
+        if self._topics is None or self._names_by_id is None:
+            self._topics = dict(self._image.topics)
+            self._names_by_id = dict(self._image.topic_names_by_id)
+        return self._topics, self._names_by_id
+
+    def _change_brokers(self) -> dict[int, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self._image.brokers)
+        return self._brokers
+
+    def build(self) -> ClusterImage:
+        image = self._image
+        topics = self._topics
+        if topics is not None:
+            for name, partitions in self._partitions.items():
+                topics[name] = replace(topics[name], partitions=tuple(partitions))
+        return ClusterImage(
+            version=image.version + 1,
+            cluster_id=self._cluster_id,
+            controller_id=self._controller_id,
+            controller_epoch=self._controller_epoch,
+            brokers=image.brokers if self._brokers is None else self._brokers,
+            topics=image.topics if topics is None else topics,
+            topic_names_by_id=image.topic_names_by_id if self._names_by_id is None else self._names_by_id,
+            broker_configs=image.broker_configs if self._broker_configs is None else self._broker_configs,
+            next_producer_id=self._next_producer_id,
+            partition_count=self._partition_count,
+        )

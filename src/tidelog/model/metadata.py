@@ -1,0 +1,237 @@
+"""Metadata records: the durable facts of the cluster, each with the store keys it lives under.
+
+The controller decides in records; a store keeps them; an image is what they add up to. A record names its
+writes as `(key, value)`, the value being JSON bytes or None where the key goes away, so that the same record
+fits a table and a tree of znodes.
+
+    cluster                     the id of the cluster
+    controller                  which broker decides, and the epoch that fences older ones
+    brokers/<id>                a registered broker
+    topics/<name>               a topic and its id
+    partitions/<name>/<index>   the replicas and the leader of a partition
+    configs/topics/<name>       what was set for a topic
+    configs/brokers/<id>        what was set for a broker; `default` stands for all of them
+    producer-ids                the next producer id nobody has
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+CLUSTER_KEY = "cluster"
+CONTROLLER_KEY = "controller"
+PRODUCER_IDS_KEY = "producer-ids"
+# The order in which prefixes are loaded: a record never refers to one that comes later.
+PREFIXES = (CLUSTER_KEY, CONTROLLER_KEY, "brokers/", "topics/", "partitions/", "configs/", PRODUCER_IDS_KEY)
+
+TOPIC_RESOURCE = "topics"
+BROKER_RESOURCE = "brokers"
+# The resource name of the settings of all brokers: DescribeConfigs writes it as an empty name.
+ALL_BROKERS = ""
+_ALL_BROKERS_KEY = "default"
+
+KeyWrite = tuple[str, bytes | None]
+
+
+class Endpoint(NamedTuple):
+    """Where clients reach a broker on one listener."""
+
+    host: str
+    port: int
+
+
+def _encode(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """The cluster got its id."""
+
+    cluster_id: str
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        return ((CLUSTER_KEY, _encode({"cluster_id": self.cluster_id})),)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRecord:
+    """A broker became the controller."""
+
+    broker_id: int
+    epoch: int
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        return ((CONTROLLER_KEY, _encode({"broker_id": self.broker_id, "epoch": self.epoch})),)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A broker registered with its addresses, by listener name."""
+
+    broker_id: int
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        endpoints = {name: [endpoint.host, endpoint.port] for name, endpoint in self.endpoints.items()}
+        return ((f"brokers/{self.broker_id}", _encode({"endpoints": endpoints, "rack": self.rack})),)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBrokerRecord:
+    """A broker is gone."""
+
+    broker_id: int
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        return ((f"brokers/{self.broker_id}", None),)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic came to be; its partitions and settings follow as records of their own."""
+
+    name: str
+    topic_id: UUID
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        return ((f"topics/{self.name}", _encode({"id": str(self.topic_id)})),)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopicRecord:
+    """A topic went away with its partitions and settings."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    configured: bool = False
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        partitions = ((f"partitions/{self.name}/{index}", None) for index in range(self.partition_count))
+        configs = ((f"configs/{TOPIC_RESOURCE}/{self.name}", None),) if self.configured else ()
+        return ((f"topics/{self.name}", None), *partitions, *configs)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """The whole state of one partition, new or changed."""
+
+    topic: str
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    partition_epoch: int = 0
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        value = {
+            "leader": self.leader,
+            "leader_epoch": self.leader_epoch,
+            "replicas": self.replicas,
+            "isr": self.isr,
+            "partition_epoch": self.partition_epoch,
+        }
+        return ((f"partitions/{self.topic}/{self.index}", _encode(value)),)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """Everything that is now set for a topic or a broker; an empty mapping means nothing is."""
+
+    resource: str
+    name: str
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        name = _ALL_BROKERS_KEY if self.name == ALL_BROKERS else self.name
+        return ((f"configs/{self.resource}/{name}", _encode(self.configs) if self.configs else None),)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    """Producer ids below `next_producer_id` have been handed out in blocks, the last to `broker_id`."""
+
+    broker_id: int
+    next_producer_id: int
+
+    def writes(self) -> tuple[KeyWrite, ...]:
+        value = {"broker_id": self.broker_id, "next_producer_id": self.next_producer_id}
+        return ((PRODUCER_IDS_KEY, _encode(value)),)
+
+
+MetadataRecord = (
+    ClusterRecord
+    | ControllerRecord
+    | BrokerRecord
+    | RemoveBrokerRecord
+    | TopicRecord
+    | RemoveTopicRecord
+    | PartitionRecord
+    | ConfigRecord
+    | ProducerIdsRecord
+)
+
+
+class MetadataCorruptError(ValueError):
+    """A stored entry that no version of Tidelog wrote."""
+
+
+def record_from_entry(key: str, value: bytes) -> MetadataRecord:
+    """Read a stored entry back into its record."""
+    try:
+        return _record_from_fields(key.split("/"), json.loads(value))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise MetadataCorruptError(f"the stored metadata under {key!r} cannot be read: {error!r}") from error
+
+
+def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataRecord:
+    # The stored JSON was written by `writes`; a wrong shape surfaces as one of the errors caught above.
+    stored: dict[str, object] = dict(fields)
+    match path:
+        case ["partitions", topic, index]:
+            return PartitionRecord(
+                topic,
+                int(index),
+                _integer(stored["leader"]),
+                _integer(stored["leader_epoch"]),
+                _integers(stored["replicas"]),
+                _integers(stored["isr"]),
+                _integer(stored["partition_epoch"]),
+            )
+        case ["topics", name]:
+            return TopicRecord(name, UUID(str(stored["id"])))
+        case ["configs", (("topics" | "brokers") as resource), name]:
+            name = ALL_BROKERS if resource == BROKER_RESOURCE and name == _ALL_BROKERS_KEY else name
+            return ConfigRecord(resource, name, {key: str(text) for key, text in stored.items()})
+        case ["brokers", broker_id]:
+            endpoints = stored["endpoints"]
+            rack = stored["rack"]
+            if not isinstance(endpoints, dict):
+                raise TypeError("endpoints is not a mapping")
+            addresses = {name: Endpoint(str(host), int(port)) for name, (host, port) in endpoints.items()}
+            return BrokerRecord(int(broker_id), addresses, None if rack is None else str(rack))
+        case ["cluster"]:
+            return ClusterRecord(str(stored["cluster_id"]))
+        case ["controller"]:
+            return ControllerRecord(_integer(stored["broker_id"]), _integer(stored["epoch"]))
+        case ["producer-ids"]:
+            return ProducerIdsRecord(_integer(stored["broker_id"]), _integer(stored["next_producer_id"]))
+        case _:
+            raise ValueError("unknown kind of entry")
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple(_integer(item) for item in value)
