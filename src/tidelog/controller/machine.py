@@ -1,0 +1,136 @@
+"""The controller: commands in, metadata records and results out.
+
+It is pure: it reads an image and decides, it keeps nothing and changes nothing. Whoever calls it makes the
+records durable, applies them to the image and only then hands out the results. Randomness is an argument.
+Errors, their order and their reasons are Kafka's; the wording is our own.
+"""
+
+import base64
+from collections import Counter
+from random import Random
+from uuid import UUID
+
+from tidelog.controller import configs, topics
+from tidelog.controller.commands import (
+    AllocateProducerIds,
+    AlterConfigs,
+    Command,
+    CreatePartitions,
+    CreateTopics,
+    Decision,
+    DeleteTopics,
+    Done,
+    FormCluster,
+    ProducerIdBlock,
+    RegisterBroker,
+    Result,
+    TopicDeleted,
+    TopicReference,
+)
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import NO_LEADER
+from tidelog.model.image import ClusterImage, TopicImage
+from tidelog.model.metadata import (
+    BrokerRecord,
+    ClusterRecord,
+    ControllerRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+)
+from tidelog.model.settings import BrokerSettings
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+_INT64_MAX = 2**63 - 1
+
+
+def new_uuid(random: Random) -> UUID:
+    """A random id that Kafka's tools can print: its base64 form does not begin with a dash."""
+    while True:
+        made = UUID(int=random.getrandbits(128), version=4)
+        if not uuid_text(made).startswith("-"):
+            return made
+
+
+def uuid_text(value: UUID) -> str:
+    """Kafka's way to write an id: 22 characters of base64."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+class Controller:
+    """Decides what becomes of a command, given the image."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+
+    def handle(self, command: Command, image: ClusterImage, random: Random) -> Decision:
+        """Decide one command; the image is the newest there is, since commands come one at a time."""
+        match command:
+            case CreateTopics():
+                return topics.create_topics(command, image, self._settings, random, new_uuid)
+            case DeleteTopics():
+                return self._delete_topics(command, image)
+            case CreatePartitions():
+                return topics.create_partitions(command, image, self._settings, random)
+            case AlterConfigs():
+                return configs.alter_configs(command, image, self._settings)
+            case FormCluster():
+                if image.cluster_id:
+                    return Decision((), (Done(),))
+                return Decision((ClusterRecord(uuid_text(new_uuid(random))),), (Done(),))
+            case RegisterBroker():
+                return self._register_broker(command, image)
+            case AllocateProducerIds():
+                return self._allocate_producer_ids(command, image)
+
+    def _register_broker(self, command: RegisterBroker, image: ClusterImage) -> Decision:
+        records: list[MetadataRecord] = [BrokerRecord(command.broker_id, command.endpoints, command.rack)]
+        if image.controller_id == NO_LEADER:
+            records.append(ControllerRecord(command.broker_id, image.controller_epoch + 1))
+        return Decision(tuple(records), (Done(),))
+
+    def _allocate_producer_ids(self, command: AllocateProducerIds, image: ClusterImage) -> Decision:
+        first_id = image.next_producer_id
+        if first_id > _INT64_MAX - PRODUCER_ID_BLOCK_SIZE:
+            return Decision((), (Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up"),))
+        record = ProducerIdsRecord(command.broker_id, first_id + PRODUCER_ID_BLOCK_SIZE)
+        return Decision((record,), (ProducerIdBlock(first_id, PRODUCER_ID_BLOCK_SIZE),))
+
+    def _delete_topics(self, command: DeleteTopics, image: ClusterImage) -> Decision:
+        records: list[MetadataRecord] = []
+        results: list[Result] = []
+        if not self._settings.get_bool("delete.topic.enable"):
+            refused = Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+            return Decision((), (refused,) * command.item_count)
+        found = [_referenced_topic(reference, image) for reference in command.topics]
+        references = Counter(topic.name for topic in found if isinstance(topic, TopicImage))
+        for topic in found:
+            if isinstance(topic, Refused):
+                results.append(topic)
+            elif references[topic.name] > 1:
+                results.append(
+                    Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named more than once")
+                )
+            else:
+                records.append(
+                    RemoveTopicRecord(topic.name, topic.topic_id, len(topic.partitions), bool(topic.configs))
+                )
+                results.append(TopicDeleted(topic.name, topic.topic_id))
+        return Decision(tuple(records), tuple(results))
+
+
+def _referenced_topic(reference: TopicReference, image: ClusterImage) -> TopicImage | Refused:
+    match reference:
+        case TopicReference(name=None, topic_id=None):
+            return Refused(ErrorCode.INVALID_REQUEST, "neither a topic name nor a topic id was given")
+        case TopicReference(name=str(), topic_id=UUID()):
+            return Refused(ErrorCode.INVALID_REQUEST, "both a topic name and a topic id were given")
+        case TopicReference(name=str(name)):
+            by_name = image.topics.get(name)
+            unknown = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            return unknown if by_name is None else by_name
+        case TopicReference(topic_id=topic_id):
+            assert topic_id is not None
+            by_id = image.topic_by_id(topic_id)
+            unknown = Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(topic_id)}")
+            return unknown if by_id is None else by_id
