@@ -1,12 +1,11 @@
 """Fixtures of the conformance tier: a running broker, real clients, topics with names of their own.
 
-The broker is a Tidelog child process, or whatever TIDELOG_TEST_BOOTSTRAP names (tests/conformance/oracle starts a
-real Apache Kafka). Nothing here knows which one it is, save `restartable_broker`.
+The broker is a Tidelog child process, or whatever TIDELOG_TEST_BOOTSTRAP names: tests/conformance/oracle starts
+a real Apache Kafka. No test knows which one it is, save those that restart it.
 """
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,12 +14,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from drivers.asyncio_python import AioKafkaDriver
 from drivers.confluent import ConfluentDriver
-from drivers.contract import DEADLINE_SECONDS, Driver
+from drivers.contract import DEADLINE_SECONDS, DRIVER_NAMES, Driver, TopicMaker, new_name
 from drivers.kafkajs import KafkaJsDriver, KafkaJsProcess
 from drivers.kcat import KcatDriver
 from drivers.pure_python import KafkaPythonDriver
 
-# The same as in tests/conformance/oracle: client suites assume auto-creation with four partitions and quick groups.
+# The same as in tests/conformance/oracle: auto-creation with four partitions, quick groups.
 BROKER_SETTINGS = {
     "num.partitions": "4",
     "auto.create.topics.enable": "true",
@@ -29,9 +28,6 @@ BROKER_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
 }
-DRIVER_NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kafkajs", "kcat")
-
-TopicMaker = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +70,9 @@ def wait_until_served(admin: AdminClient, names: list[str], partitions: int) -> 
 
     Only acks=0 needs this, since nobody hears of the refusal, but it costs a single request.
     """
-    waiting = {TopicPartition(name, index): OffsetSpec.latest() for name in names for index in range(partitions)}
+    waiting = {
+        TopicPartition(name, index): OffsetSpec.latest() for name in names for index in range(partitions)
+    }
     deadline = time.monotonic() + DEADLINE_SECONDS
     while waiting:
         assert time.monotonic() < deadline, f"not served: {waiting}"
@@ -96,10 +94,6 @@ def make_topic(make_topics: Callable[..., None]) -> TopicMaker:
         return name
 
     return make
-
-
-def new_name(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
 @pytest.fixture

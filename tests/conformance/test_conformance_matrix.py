@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import DRIVER_NAMES, new_name
 from drivers.confluent import ConfluentDriver
-from drivers.contract import ALL_ACKS, ALL_CODECS, Ability, Driver, Headers, Message
+from drivers.contract import ALL_ACKS, ALL_CODECS, DRIVER_NAMES, Ability, Driver, Headers, Message, new_name
 
 FORMS = ("bare", "key", "headers", "key and headers")
 PARTITION_COUNT = len(FORMS)
@@ -94,7 +93,12 @@ def matrix_topics(make_topics: Callable[..., None]) -> Matrix:
 @pytest.mark.parametrize("codec", ALL_CODECS)
 @pytest.mark.parametrize("client", DRIVER_NAMES)
 def test_what_a_client_writes_comes_back(
-    client: str, codec: str, acks: str, bootstrap: str, find_driver: Callable[[str], Driver], matrix_topics: Matrix
+    client: str,
+    codec: str,
+    acks: str,
+    bootstrap: str,
+    find_driver: Callable[[str], Driver],
+    matrix_topics: Matrix,
 ) -> None:
     driver = find_driver(client)
     topic = matrix_topics[client, codec, acks]
@@ -111,7 +115,9 @@ def written(
     bootstrap: str, find_driver: Callable[[str], Driver], make_topics: Callable[..., None]
 ) -> dict[tuple[str, str], tuple[str, list[Message], int]]:
     """One topic by each client and codec: its name, the messages, when they were sent."""
-    topics = {(name, codec): new_name(f"cross-{name}-{codec}") for name in DRIVER_NAMES for codec in ALL_CODECS}
+    topics = {
+        (name, codec): new_name(f"cross-{name}-{codec}") for name in DRIVER_NAMES for codec in ALL_CODECS
+    }
     make_topics(list(topics.values()), PARTITION_COUNT)
     result = {}
     for (name, codec), topic in topics.items():

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from drivers.contract import ALL_CODECS, DEADLINE_SECONDS, Ability, DriverTimeout, Headers, Message, in_order
+from drivers.contract import (
+    ALL_CODECS,
+    ANY_PARTITION,
+    DEADLINE_SECONDS,
+    Ability,
+    DriverTimeout,
+    Headers,
+    Message,
+    in_order,
+)
 
 
 def as_message(raw: object) -> Message:
@@ -25,11 +34,21 @@ class AioKafkaDriver:
     can = frozenset(Ability)
 
     def produce(
-        self, bootstrap: str, topic: str, messages: Sequence[Message], *, codec: str = "none", acks: str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        codec: str = "none",
+        acks: str = "all",
     ) -> None:
-        asyncio.run(asyncio.wait_for(self._produce(bootstrap, topic, messages, codec, acks), DEADLINE_SECONDS))
+        asyncio.run(
+            asyncio.wait_for(self._produce(bootstrap, topic, messages, codec, acks), DEADLINE_SECONDS)
+        )
 
-    async def _produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str, acks: str) -> None:
+    async def _produce(
+        self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str, acks: str
+    ) -> None:
         client = AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             compression_type=None if codec == "none" else codec,
@@ -43,7 +62,7 @@ class AioKafkaDriver:
                     value=message.value,
                     key=message.key,
                     headers=list(message.headers),
-                    partition=message.partition,
+                    partition=None if message.partition == ANY_PARTITION else message.partition,
                     timestamp_ms=message.timestamp_ms,
                 )
                 for message in messages
@@ -55,7 +74,9 @@ class AioKafkaDriver:
     def presents(self, headers: Headers) -> Headers:
         return headers
 
-    def consume(self, bootstrap: str, counts: dict[str, int], partition_count: int) -> dict[str, list[Message]]:
+    def consume(
+        self, bootstrap: str, counts: dict[str, int], partition_count: int
+    ) -> dict[str, list[Message]]:
         return asyncio.run(self._consume(bootstrap, counts, partition_count))
 
     async def _consume(
@@ -68,7 +89,9 @@ class AioKafkaDriver:
         wanted = sum(counts.values())
         await client.start()
         try:
-            client.assign([TopicPartition(topic, index) for topic in counts for index in range(partition_count)])
+            client.assign(
+                [TopicPartition(topic, index) for topic in counts for index in range(partition_count)]
+            )
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while wanted:
                     for records in (await client.getmany(timeout_ms=200, max_records=wanted)).values():

@@ -1,13 +1,14 @@
 """confluent-kafka: the Python face of librdkafka.
 
-Whole topics are read from offset 0, not from OFFSET_BEGINNING: librdkafka asks for the latter before it knows the
-leader and then waits half a second, which a matrix of tests cannot afford.
+Whole topics are read from offset 0, not from OFFSET_BEGINNING: librdkafka asks for the latter before it knows
+the leader and then waits half a second, which a matrix of tests cannot afford.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
 from drivers.contract import ALL_CODECS, DEADLINE_SECONDS, Ability, DriverTimeout, Headers, Message, in_order
 
 
@@ -53,7 +54,9 @@ def send(client: Producer, topic: str, messages: Sequence[Message]) -> list[Kafk
     return reports
 
 
-def poll_messages(client: Consumer, count: int, deadline_seconds: float = DEADLINE_SECONDS) -> list[tuple[str, Message]]:
+def poll_messages(
+    client: Consumer, count: int, deadline_seconds: float = DEADLINE_SECONDS
+) -> list[tuple[str, Message]]:
     """The next `count` messages with their topics."""
     received: list[tuple[str, Message]] = []
     deadline = time.monotonic() + deadline_seconds
@@ -78,7 +81,9 @@ def as_message(raw: object) -> Message:
     )
 
 
-def read_all(bootstrap: str, topic: str, count: int, partition_count: int = 1, **settings: object) -> list[Message]:
+def read_all(
+    bootstrap: str, topic: str, count: int, partition_count: int = 1, **settings: object
+) -> list[Message]:
     """The first `count` messages of the topic, without a group."""
     client = consumer(bootstrap, **settings)
     try:
@@ -98,7 +103,13 @@ class ConfluentDriver:
     can = frozenset(Ability)
 
     def produce(
-        self, bootstrap: str, topic: str, messages: Sequence[Message], *, codec: str = "none", acks: str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        codec: str = "none",
+        acks: str = "all",
     ) -> None:
         client = producer(bootstrap, compression_type=codec, acks=acks)
         errors = [error for error in send(client, topic, messages) if error is not None]
@@ -107,7 +118,9 @@ class ConfluentDriver:
     def presents(self, headers: Headers) -> Headers:
         return headers
 
-    def consume(self, bootstrap: str, counts: dict[str, int], partition_count: int) -> dict[str, list[Message]]:
+    def consume(
+        self, bootstrap: str, counts: dict[str, int], partition_count: int
+    ) -> dict[str, list[Message]]:
         client = consumer(bootstrap)
         try:
             client.assign(

@@ -6,7 +6,8 @@ bounded: a call that does not finish within `DEADLINE_SECONDS` raises `DriverTim
 
 import os
 import shutil
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NoReturn, Protocol
@@ -16,8 +17,12 @@ import pytest
 DEADLINE_SECONDS = 20.0
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ALL_ACKS = ("0", "1", "all")
+ANY_PARTITION = -1  # the client's partitioner chooses
+
+DRIVER_NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kafkajs", "kcat")
 
 Headers = tuple[tuple[str, bytes | None], ...]
+TopicMaker = Callable[..., str]
 
 
 class DriverTimeout(AssertionError):
@@ -58,15 +63,28 @@ class Driver(Protocol):
     can: frozenset[Ability]
 
     def produce(
-        self, bootstrap: str, topic: str, messages: Sequence[Message], *, codec: str = "none", acks: str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        codec: str = "none",
+        acks: str = "all",
     ) -> None:
         """Send the messages to their partitions, in order, and wait for what `acks` promises."""
 
     def presents(self, headers: Headers) -> Headers:
         """How this client shows these headers to its user; most show exactly what was sent."""
 
-    def consume(self, bootstrap: str, counts: dict[str, int], partition_count: int) -> dict[str, list[Message]]:
-        """Read `counts[topic]` messages of each topic from its beginning; per topic in order of partition, offset."""
+    def consume(
+        self, bootstrap: str, counts: dict[str, int], partition_count: int
+    ) -> dict[str, list[Message]]:
+        """Read `counts[topic]` messages of each topic from its beginning, in order of partition and offset."""
+
+
+def new_name(prefix: str) -> str:
+    """A name for a topic or group that no other test uses, in this run or an earlier one."""
+    return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
 def in_order(messages: Sequence[Message]) -> list[Message]:
@@ -74,7 +92,7 @@ def in_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def unavailable(reason: str) -> NoReturn:
-    """A client that cannot be had fails the build; on a developer's machine its tests are skipped, with the reason."""
+    """A client that is not installed: in CI a failure, on a developer's machine a skip with the reason."""
     if os.environ.get("CI", "").lower() in ("1", "true", "yes"):
         pytest.fail(f"{reason} (CI must have it: run tests/conformance/setup)", pytrace=False)
     pytest.skip(f"{reason} (run tests/conformance/setup)")

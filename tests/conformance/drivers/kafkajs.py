@@ -1,4 +1,4 @@
-"""kafkajs: the JavaScript client, in one Node process that takes a JSON command a line and answers each by a line.
+"""kafkajs: the JavaScript client, in one Node process that takes and answers one JSON command a line.
 
 kafkajs reads only as a member of a group, so `consume` makes a new group each time.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from drivers.contract import (
     ALL_CODECS,
+    ANY_PARTITION,
     DEADLINE_SECONDS,
     Ability,
     DriverTimeout,
@@ -54,7 +55,11 @@ class KafkaJsProcess:
         if not (FOLDER / "node_modules" / "kafkajs").is_dir():
             unavailable("kafkajs is not installed")
         self._child = subprocess.Popen(
-            [node, str(FOLDER / "client.js")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=FOLDER, text=True
+            [node, str(FOLDER / "client.js")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=FOLDER,
+            text=True,
         )
         self._answers: dict[int, dict[str, Any]] = {}
         self._arrived = threading.Condition()
@@ -105,24 +110,32 @@ class KafkaJsDriver:
     codecs = ALL_CODECS
     can = frozenset(Ability) - {Ability.NULL_HEADER, Ability.INTERLEAVED_HEADERS}
 
-    def __init__(self, process: KafkaJsProcess) -> None:
+    def __init__(self, process: KafkaJsProcess, retries: int = 8) -> None:
         self.process = process
+        self.retries = retries
 
     def produce(
-        self, bootstrap: str, topic: str, messages: Sequence[Message], *, codec: str = "none", acks: str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        codec: str = "none",
+        acks: str = "all",
     ) -> None:
         self.process.call(
             "produce",
             bootstrap=bootstrap,
             topic=topic,
             codec=codec,
+            retries=self.retries,
             acks=-1 if acks == "all" else int(acks),
             messages=[
                 {
                     "key": encoded(message.key),
                     "value": encoded(message.value),
                     "headers": [(name, encoded(value)) for name, value in message.headers],
-                    "partition": message.partition,
+                    "partition": None if message.partition == ANY_PARTITION else message.partition,
                     "timestamp": message.timestamp_ms,
                 }
                 for message in messages
@@ -134,7 +147,9 @@ class KafkaJsDriver:
         names = list(dict.fromkeys(name for name, _ in headers))
         return tuple((name, value) for wanted in names for name, value in headers if name == wanted)
 
-    def consume(self, bootstrap: str, counts: dict[str, int], partition_count: int) -> dict[str, list[Message]]:
+    def consume(
+        self, bootstrap: str, counts: dict[str, int], partition_count: int
+    ) -> dict[str, list[Message]]:
         raw = self.process.call(
             "consume",
             bootstrap=bootstrap,

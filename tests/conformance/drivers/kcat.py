@@ -1,7 +1,7 @@
 """kcat: the command line over librdkafka (an old one, 2.0, where it is Debian's package).
 
 It takes binary keys and values through its standard input between delimiters that no message contains, and
-prints them back with their lengths. Headers are text on its command line and one line of `name=value` pairs on output.
+prints them back with their lengths. Headers are text on its command line and `name=value` pairs in its output.
 """
 
 import itertools
@@ -28,10 +28,14 @@ def run_kcat(*arguments: str, stdin: bytes = b"") -> bytes:
     """kcat's output; its failure is an assertion that carries what it printed."""
     command = [require_program("kcat"), *arguments]
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, timeout=DEADLINE_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as timeout:
         raise DriverTimeout(f"{command} printed only {timeout.stdout!r} {timeout.stderr!r}") from None
-    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr.decode(errors='replace')}"
+    assert done.returncode == 0, (
+        f"{command} ended with {done.returncode}: {done.stderr.decode(errors='replace')}"
+    )
     return done.stdout
 
 
@@ -66,14 +70,34 @@ class KcatDriver:
     can = frozenset({Ability.INTERLEAVED_HEADERS, Ability.NULL_HEADER})
 
     def produce(
-        self, bootstrap: str, topic: str, messages: Sequence[Message], *, codec: str = "none", acks: str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        codec: str = "none",
+        acks: str = "all",
     ) -> None:
         for (partition, headers), group in itertools.groupby(
             messages, key=lambda message: (message.partition, message.headers)
         ):
-            options = [f"-H{name}" if value is None else f"-H{name}={value.decode()}" for name, value in headers]
+            options = [
+                f"-H{name}" if value is None else f"-H{name}={value.decode()}" for name, value in headers
+            ]
             run_kcat(
-                *("-P", "-b", bootstrap, "-t", topic, "-p", str(partition), "-z", codec, "-X", f"acks={acks}"),
+                *(
+                    "-P",
+                    "-b",
+                    bootstrap,
+                    "-t",
+                    topic,
+                    "-p",
+                    str(partition),
+                    "-z",
+                    codec,
+                    "-X",
+                    f"acks={acks}",
+                ),
                 *("-X", "linger.ms=1", "-D", MESSAGE_DELIMITER, "-K", KEY_DELIMITER, *options),
                 stdin=b"".join(map(self._framed, group)),
             )
@@ -86,10 +110,15 @@ class KcatDriver:
 
     def presents(self, headers: Headers) -> Headers:
         # It prints a value as a C string, up to its first zero byte.
-        text = b",".join(name.encode() + b"=" + (b"NULL" if value is None else value.split(b"\0")[0]) for name, value in headers)
+        text = b",".join(
+            name.encode() + b"=" + (b"NULL" if value is None else value.split(b"\0")[0])
+            for name, value in headers
+        )
         return (("kcat", text),) if headers else ()
 
-    def consume(self, bootstrap: str, counts: dict[str, int], partition_count: int) -> dict[str, list[Message]]:
+    def consume(
+        self, bootstrap: str, counts: dict[str, int], partition_count: int
+    ) -> dict[str, list[Message]]:
         return {topic: in_order(self._read(bootstrap, topic, count)) for topic, count in counts.items()}
 
     @staticmethod

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from drivers.contract import ALL_CODECS, DEADLINE_SECONDS, Ability, DriverTimeout, Headers, Message, in_order
+from drivers.contract import (
+    ALL_CODECS,
+    ANY_PARTITION,
+    DEADLINE_SECONDS,
+    Ability,
+    DriverTimeout,
+    Headers,
+    Message,
+    in_order,
+)
 
 
 def as_message(raw: object) -> Message:
@@ -19,7 +28,9 @@ def as_message(raw: object) -> Message:
     )
 
 
-def poll_messages(client: KafkaConsumer, count: int, deadline_seconds: float = DEADLINE_SECONDS) -> list[tuple[str, Message]]:
+def poll_messages(
+    client: KafkaConsumer, count: int, deadline_seconds: float = DEADLINE_SECONDS
+) -> list[tuple[str, Message]]:
     received: list[tuple[str, Message]] = []
     deadline = time.monotonic() + deadline_seconds
     while len(received) < count:
@@ -36,7 +47,13 @@ class KafkaPythonDriver:
     can = frozenset(Ability) - {Ability.NULL_HEADER}
 
     def produce(
-        self, bootstrap: str, topic: str, messages: Sequence[Message], *, codec: str = "none", acks: str = "all"
+        self,
+        bootstrap: str,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        codec: str = "none",
+        acks: str = "all",
     ) -> None:
         client = KafkaProducer(
             bootstrap_servers=bootstrap,
@@ -52,7 +69,7 @@ class KafkaPythonDriver:
                     value=message.value,
                     key=message.key,
                     headers=list(message.headers),
-                    partition=message.partition,
+                    partition=None if message.partition == ANY_PARTITION else message.partition,
                     timestamp_ms=message.timestamp_ms,
                 )
                 for message in messages
@@ -65,12 +82,16 @@ class KafkaPythonDriver:
     def presents(self, headers: Headers) -> Headers:
         return headers
 
-    def consume(self, bootstrap: str, counts: dict[str, int], partition_count: int) -> dict[str, list[Message]]:
+    def consume(
+        self, bootstrap: str, counts: dict[str, int], partition_count: int
+    ) -> dict[str, list[Message]]:
         client = KafkaConsumer(
             bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest", fetch_max_wait_ms=100
         )
         try:
-            client.assign([TopicPartition(topic, index) for topic in counts for index in range(partition_count)])
+            client.assign(
+                [TopicPartition(topic, index) for topic in counts for index in range(partition_count)]
+            )
             received: dict[str, list[Message]] = {topic: [] for topic in counts}
             for topic, message in poll_messages(client, sum(counts.values())):
                 received[topic].append(message)

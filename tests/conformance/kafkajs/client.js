@@ -1,7 +1,7 @@
 // kafkajs, driven by the conformance tests: one JSON command a line on standard input, one JSON answer a line on
 // standard output. Bytes travel as base64; null stays null. Commands run concurrently.
 //
-//   produce   {bootstrap, topic, codec, acks, messages: [{key, value, headers, partition, timestamp}]} -> [metadata]
+//   produce   {bootstrap, topic, codec, acks, retries, messages: [{key, value, headers, partition, timestamp}]} -> [metadata]
 //   consume   {bootstrap, group, topics, count, commit} -> [message]     read as a new member, leave when count is reached
 //   join      {bootstrap, group, topics, name} -> [partition]            join and stay; answers with the assignment
 //   assigned  {name} -> [partition]    received {name} -> [message]    leave {name} -> null
@@ -32,7 +32,8 @@ const CODECS = {
 }
 const bytes = (text) => (text === null || text === undefined ? null : Buffer.from(text, 'base64'))
 const text = (data) => (data === null || data === undefined ? null : Buffer.from(data).toString('base64'))
-const kafka = (bootstrap) => new Kafka({ clientId: 'conformance', brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { initialRetryTime: 50, retries: 8 } })
+const kafka = (bootstrap, retries = 8) =>
+  new Kafka({ clientId: 'conformance', brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { initialRetryTime: 50, retries } })
 
 const asHeaders = (pairs) => {
   const headers = {}
@@ -51,8 +52,8 @@ const asMessage = (topic, partition, message) => ({
   offset: message.offset,
 })
 
-async function produce({ bootstrap, topic, codec, acks, messages }) {
-  const producer = kafka(bootstrap).producer({ createPartitioner: Partitioners.DefaultPartitioner, allowAutoTopicCreation: false })
+async function produce({ bootstrap, topic, codec, acks, messages, retries }) {
+  const producer = kafka(bootstrap, retries).producer({ createPartitioner: Partitioners.DefaultPartitioner, allowAutoTopicCreation: false })
   await producer.connect()
   try {
     return await producer.send({

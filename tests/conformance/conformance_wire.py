@@ -1,0 +1,87 @@
+"""What no client library shows: the batch headers of a partition, as the broker sends them.
+
+A Fetch request of version 4 over a plain socket, written out by hand; the record batch header is decoded here
+from its public layout. Independent of the broker's own code on purpose.
+"""
+
+import socket
+import struct
+from typing import NamedTuple
+
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+FETCH, FETCH_VERSION = 1, 4
+
+
+class StoredBatch(NamedTuple):
+    base_offset: int
+    codec: str
+    log_append_time: bool
+    record_count: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    size_bytes: int
+
+
+def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[StoredBatch]:
+    """All batches of a partition that fit in 16 MiB, from its first offset 0 on."""
+    name = topic.encode()
+    request = struct.pack(">hhih", FETCH, FETCH_VERSION, 1, -1)
+    request += struct.pack(">iiiib", -1, 100, 1, 16 << 20, 0)
+    request += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, partition, 0, 16 << 20)
+    host, port = bootstrap.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as stream:
+            (size_bytes,) = struct.unpack(">i", stream.read(4))
+            answer = stream.read(size_bytes)
+    # correlation id, throttle, topic count, name, partition count
+    position = 4 + 4 + 4 + 2 + len(name) + 4
+    _, error, _, _, aborted_count = struct.unpack_from(">ihqqi", answer, position)
+    assert error == 0, f"Fetch answered error {error}"
+    position += 26 + 16 * max(aborted_count, 0)
+    (records_bytes,) = struct.unpack_from(">i", answer, position)
+    position += 4
+    assert position + records_bytes == len(answer)
+    return _batches(answer[position:])
+
+
+def _batches(data: bytes) -> list[StoredBatch]:
+    batches = []
+    position = 0
+    while position < len(data):
+        (
+            base_offset,
+            size,
+            _,
+            magic,
+            _,
+            attributes,
+            _,
+            first_ms,
+            max_ms,
+            producer_id,
+            epoch,
+            sequence,
+            count,
+        ) = BATCH_HEADER.unpack_from(data, position)
+        assert magic == 2
+        batches.append(
+            StoredBatch(
+                base_offset=base_offset,
+                codec=CODEC_NAMES[attributes & 7],
+                log_append_time=bool(attributes & 8),
+                record_count=count,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                first_timestamp_ms=first_ms,
+                max_timestamp_ms=max_ms,
+                size_bytes=12 + size,
+            )
+        )
+        position += 12 + size
+    return batches
