@@ -1,5 +1,4 @@
-"""One classic group as its coordinator sees it: the members, who waits for what, and the protocol they
-agree on.
+"""One classic group as its coordinator sees it: its members, who waits for what, and the agreed protocol.
 
 This is the living part. What survives the coordinator is `GroupMetadataValue` (schemas), written when a
 generation's assignment is stored or the group becomes empty; `ClassicGroup.from_metadata` is the way back.

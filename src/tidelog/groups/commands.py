@@ -1,5 +1,4 @@
-"""What can be asked of the group machine. Everything it may not know itself (ids, time) is in here or
-beside it.
+"""What can be asked of the group machine; all it may not know itself (ids, time) comes in here or beside.
 
 `token` names the request whose answer the machine gives with `Reply(token, …)`. Members and tokens are the
 caller's: `new_member_suffix` is the random part of a member id, so that the machine itself is free of
@@ -121,10 +120,10 @@ class ExpireOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetPartitions:
-    """These partitions were deleted; their committed offsets go too."""
+class ForgetTopic:
+    """The topic was deleted; its committed offsets go too."""
 
-    partitions: tuple[tuple[str, int], ...]
+    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +141,6 @@ Command = (
     | DeleteOffsets
     | DeleteGroup
     | ExpireOffsets
-    | ForgetPartitions
+    | ForgetTopic
     | TimerFired
 )

@@ -21,7 +21,7 @@ from tidelog.groups.commands import (
     DeleteOffsets,
     ExpireOffsets,
     FetchOffsets,
-    ForgetPartitions,
+    ForgetTopic,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -84,8 +84,8 @@ class GroupMachine:
                 self._offsets.delete_group(command, now_ms)
             case ExpireOffsets():
                 self._offsets.expire(now_ms)
-            case ForgetPartitions():
-                self._offsets.forget_partitions(command)
+            case ForgetTopic():
+                self._offsets.forget_topic(command)
         return self._outbox.take()
 
     def _timer_fired(self, command: TimerFired, now_ms: int) -> None:

@@ -18,7 +18,7 @@ from tidelog.groups.commands import (
     DeleteGroup,
     DeleteOffsets,
     FetchOffsets,
-    ForgetPartitions,
+    ForgetTopic,
     OffsetToCommit,
 )
 from tidelog.groups.durable import DurableGroups
@@ -265,20 +265,23 @@ class OffsetRequests:
                 nothing_left = False
         return records, nothing_left
 
-    def forget_partitions(self, command: ForgetPartitions) -> None:
-        """Their topic was deleted."""
-        gone = frozenset(command.partitions)
+    def forget_topic(self, command: ForgetTopic) -> None:
         offsets = self._durable.offsets
         for group_id in self._groups:
             partitions = {
-                (topic, partition): None
+                partition: None
                 for topic, partition, _ in offsets.of_group(group_id)
-                if (topic, partition) in gone
+                if topic == command.topic
             }
-            partitions.update((pair, None) for pair in offsets.pending_of_group(group_id) if pair in gone)
+            for topic, partition in offsets.pending_of_group(group_id):
+                if topic == command.topic:
+                    partitions[partition] = None
             if partitions:
                 self._outbox.append(
-                    [(offset_commit_key(group_id, topic, partition), None) for topic, partition in partitions]
+                    [
+                        (offset_commit_key(group_id, command.topic, partition), None)
+                        for partition in partitions
+                    ]
                 )
 
 

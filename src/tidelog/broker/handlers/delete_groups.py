@@ -1,0 +1,33 @@
+"""DeleteGroups (key 42), versions 0 to 2: forget empty groups and their offsets.
+
+A group with members is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND; each group is deleted
+on its own.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.broker.handlers.group_answers import Gathered
+from tidelog.broker.parking import Parked
+from tidelog.groups.commands import DeleteGroup
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
+    """Ask each group's coordinator and put the results together."""
+    group_ids = tuple(dict.fromkeys(request.body.groups_names))
+    gathered = Gathered(len(group_ids), lambda results: {"results": results})
+    for index, group_id in enumerate(group_ids):
+        put = partial(gathered.put, index)
+        error = broker.groups.ask(group_id, partial(_command, group_id), put)
+        if error:
+            put({"group_id": group_id, "error_code": error})
+    return gathered.parked
+
+
+def _command(group_id: str, token: int) -> DeleteGroup:
+    return DeleteGroup(token, group_id)
