@@ -17,6 +17,7 @@ closed; here the file only ever holds the entries.
 
 from array import array
 from bisect import bisect_right
+from operator import lt
 from sys import byteorder
 
 ENTRY_SIZE = 8
@@ -60,6 +61,11 @@ class OffsetIndex:
     def last_position(self) -> int:
         """The position of the last indexed batch, 0 without entries."""
         return self.positions[-1] if self.positions else 0
+
+    def ascends(self) -> bool:
+        """Whether the entries are in order; a file that others damaged need not be."""
+        offsets, positions = self.relative_offsets, self.positions
+        return all(map(lt, offsets, offsets[1:])) and all(map(lt, positions, positions[1:]))
 
     def truncate_to(self, offset: int) -> None:
         """Forget every entry whose batch ends at `offset` or later."""

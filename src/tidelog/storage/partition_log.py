@@ -33,6 +33,7 @@ from tidelog.storage.producer_state import (
     list_snapshots,
     remove_snapshots,
     remove_snapshots_before,
+    snapshot_path,
 )
 from tidelog.storage.recovery import Recovery
 from tidelog.storage.retention import RetentionPlan, plan_retention
@@ -141,6 +142,7 @@ class PartitionLog:
         `recovery_point` and `log_start_offset` come from the checkpoints of the data directory. `topic_id` is
         noted in a folder that has none yet. `truncated_bytes` tells afterwards what recovery had to cut.
         """
+        is_new = not disk.exists(directory)
         disk.make_directory(directory)
         if open_files is None:
             open_files = OpenFiles(disk)
@@ -158,6 +160,8 @@ class PartitionLog:
         log.recovery_point = recovered.recovery_point
         log.truncated_bytes = recovered.truncated_bytes
         log._set_segments(recovered.segments)
+        if clean_shutdown and not is_new:
+            log._names_synced = log._names_version
         return log
 
     def set_topic_id(self, topic_id: UUID) -> None:
@@ -454,12 +458,20 @@ class PartitionLog:
     def close(self, clean: bool = True) -> None:
         """Stop using the log. Cleanly: everything is durable, and the next start need not recover."""
         if clean:
-            self.active.write_indexes(final=True)
-            self.producers.write_snapshot(self._disk, self.directory, self.log_end_offset)
+            self._write_end()
             self.flush()
         for segment in self.segments:
             segment.let_go()
         self._places.clear()
+
+    def _write_end(self) -> None:
+        """Write what a clean start wants to find; nothing if the log has not changed since it was opened."""
+        if self.active.has_unwritten_indexes:
+            self.active.write_indexes(final=True, sync=True)
+            self._names_version += 1
+        snapshot = snapshot_path(self.directory, self.log_end_offset)
+        if self.log_end_offset > self.log_start_offset and not self._disk.exists(snapshot):
+            self.producers.write_snapshot(self._disk, self.directory, self.log_end_offset)
 
     # Removing
 

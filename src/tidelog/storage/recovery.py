@@ -35,7 +35,12 @@ from tidelog.storage.disk import Disk, File
 from tidelog.storage.leader_epochs import LeaderEpochs
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.producer_replay import replay_batch, replay_producers
-from tidelog.storage.producer_state import ProducerState, list_snapshots, remove_snapshots
+from tidelog.storage.producer_state import (
+    ProducerState,
+    list_snapshots,
+    remove_snapshots,
+    snapshot_path,
+)
 from tidelog.storage.segment import (
     CLEANED,
     DELETED,
@@ -122,6 +127,7 @@ class Recovery:
             log_end_offset = self._start_anew(segments, log_start_offset)
         segments[-1].reopen()
         self._settle_leader_epochs(segments, log_start_offset, log_end_offset)
+        self._remove_stray_snapshots(segments)
         return RecoveredLog(
             segments,
             log_start_offset,
@@ -278,7 +284,8 @@ class Recovery:
             logger.warning("%r: cutting %d bytes that are no whole batch at its end", segment, lost_bytes)
             self._truncated_bytes += lost_bytes
             segment.cut(end)
-        segment.write_indexes(final=True)
+        # Without replay the segment lies before the recovery point: no flush will come back to it.
+        segment.write_indexes(final=True, sync=not replay)
         segment.drop_unused_indexes()
         return next_offset
 
@@ -295,6 +302,13 @@ class Recovery:
             )
         ]
         return log_start_offset
+
+    def _remove_stray_snapshots(self, segments: list[Segment]) -> None:
+        """Keep the snapshots at the starts of segments and the newest; the others are of former ends."""
+        useful = {segment.base_offset for segment in segments}
+        for offset in list_snapshots(self._disk, self._directory)[:-1]:
+            if offset not in useful:
+                self._disk.remove(snapshot_path(self._directory, offset))
 
     def _settle_leader_epochs(
         self, segments: list[Segment], log_start_offset: int, log_end_offset: int

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tidelog.model.identifiers import NO_EPOCH, NO_TIMESTAMP
 from tidelog.model.log_config import LogConfig
-from tidelog.records.batch import HEADER_SIZE, BatchHeader, read_header
+from tidelog.records.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from tidelog.records.record import iterate_records
 from tidelog.storage import offset_index, time_index
 from tidelog.storage.disk import Bytes, Disk, File
@@ -78,6 +78,7 @@ class Segment:
         "_file",
         "_index_entries_max",
         "_index_used",
+        "_indexed_bytes",
         "_offset_index",
         "_offset_index_written",
         "_open_files",
@@ -129,6 +130,8 @@ class Segment:
         self._offset_index_written = 0
         self._time_index_written = 0
         self._index_used = False
+        # The size up to which the index files, with their final entry, describe the log.
+        self._indexed_bytes = -1
         self.configure(config)
 
     @classmethod
@@ -256,6 +259,19 @@ class Segment:
         assert file is not None, "a closed segment cannot be sealed"
         self._open_files.put(self.path(LOG), file)
 
+    def complete(self) -> None:
+        """End a segment that nobody reads yet: everything written and synced, the file given up.
+
+        For compaction, in a worker thread, before the segment takes the place of others.
+        """
+        file = self._file
+        assert file is not None, "a closed segment is complete"
+        file.sync()
+        self.write_indexes(final=True, sync=True)
+        if self._transaction_index is not None:
+            self._transaction_index.sync()
+        self._file = None
+
     def let_go(self) -> None:
         """Give up the open file and the indexes, without writing anything."""
         self._open_files.forget(self.path(LOG))
@@ -313,6 +329,8 @@ class Segment:
         Finding nothing wrong also tells the segment's largest timestamp, which the last time index entry
         holds.
         """
+        if not self.size_bytes and not self._disk.exists(self.path(OFFSET_INDEX)):
+            return None
         offsets_end = self._read_index_end(OFFSET_INDEX, offset_index.ENTRY_SIZE)
         times_end = self._read_index_end(TIME_INDEX, time_index.ENTRY_SIZE)
         if offsets_end is None or times_end is None:
@@ -328,6 +346,7 @@ class Segment:
             return "the last entry of the time index is impossible"
         self.max_timestamp_ms = times.last_timestamp_ms
         self.max_timestamp_offset = times.last_offset
+        self._indexed_bytes = self.size_bytes
         return None
 
     def _read_index_end(self, kind: str, entry_size: int) -> bytes | None:
@@ -347,7 +366,12 @@ class Segment:
     def _load_indexes(self) -> None:
         offsets = OffsetIndex.decode(self.base_offset, self._read_index_file(OFFSET_INDEX))
         times = TimeIndex.decode(self.base_offset, self._read_index_file(TIME_INDEX))
-        if offsets is None or times is None or offsets.last_position >= max(1, self.size_bytes):
+        if (
+            offsets is None
+            or times is None
+            or offsets.last_position >= max(1, self.size_bytes)
+            or not (offsets.ascends() and times.ascends())
+        ):
             self.rebuild_indexes()
             return
         self._offset_index, self._offset_index_written = offsets, len(offsets)
@@ -394,10 +418,16 @@ class Segment:
             self.bytes_since_index_entry = 0
         self.bytes_since_index_entry += header.size_bytes
 
-    def write_indexes(self, *, final: bool = False) -> None:
+    @property
+    def has_unwritten_indexes(self) -> bool:
+        """Whether a segment open for appending has batches that its index files do not know of."""
+        return self.size_bytes > 0 and self.size_bytes != self._indexed_bytes
+
+    def write_indexes(self, *, final: bool = False, sync: bool = False) -> None:
         """Bring the index files up to what memory holds.
 
-        With `final` the time index gets the entry with the segment's largest timestamp that ends it.
+        With `final` the time index gets the entry with the segment's largest timestamp that ends it. With
+        `sync` the files are durable afterwards.
         """
         offsets, times = self._offset_index, self._time_index
         if offsets is None or times is None:
@@ -405,13 +435,19 @@ class Segment:
         if final:
             times.append(self.max_timestamp_ms, self.max_timestamp_offset)
         if final or self._offset_index_written != len(offsets):
-            self._write_index(OFFSET_INDEX, offsets, self._offset_index_written, offset_index.ENTRY_SIZE)
+            entry_size = offset_index.ENTRY_SIZE
+            self._write_index(OFFSET_INDEX, offsets, self._offset_index_written, entry_size, sync)
             self._offset_index_written = len(offsets)
         if final or self._time_index_written != len(times):
-            self._write_index(TIME_INDEX, times, self._time_index_written, time_index.ENTRY_SIZE)
+            entry_size = time_index.ENTRY_SIZE
+            self._write_index(TIME_INDEX, times, self._time_index_written, entry_size, sync)
             self._time_index_written = len(times)
+        if final:
+            self._indexed_bytes = self.size_bytes
 
-    def _write_index(self, kind: str, index: OffsetIndex | TimeIndex, written: int, entry_size: int) -> None:
+    def _write_index(
+        self, kind: str, index: OffsetIndex | TimeIndex, written: int, entry_size: int, sync: bool
+    ) -> None:
         file = self._disk.open(self.path(kind), create=True)
         try:
             if file.size_bytes < written * entry_size:
@@ -420,6 +456,8 @@ class Segment:
                 file.truncate(written * entry_size)
             if len(index) > written:
                 file.append(index.encode(written))
+            if sync:
+                file.sync()
         finally:
             file.close()
 
@@ -447,7 +485,7 @@ class Segment:
                     raise SegmentCorrupt(f"{self.path(LOG)}: no batch header at position {position}")
             header = read_header(block, at)
             size = header.size_bytes
-            if size < HEADER_SIZE or position + size > end:
+            if size < HEADER_SIZE or position + size > end or header.magic != MAGIC:
                 raise SegmentCorrupt(f"{self.path(LOG)}: no whole batch at position {position}")
             yield BatchPlace(position, header)
             position += size

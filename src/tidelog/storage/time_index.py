@@ -17,6 +17,7 @@ closed segment therefore carries the greatest timestamp of the segment, by which
 
 from array import array
 from bisect import bisect_left, bisect_right
+from operator import lt
 from sys import byteorder
 
 from tidelog.model.identifiers import NO_TIMESTAMP
@@ -53,6 +54,11 @@ class TimeIndex:
     def last_offset(self) -> int:
         """The offset of the last entry, the base offset without entries."""
         return self.base_offset + (self.relative_offsets[-1] if self.relative_offsets else 0)
+
+    def ascends(self) -> bool:
+        """Whether the entries are in order; a file that others damaged need not be."""
+        timestamps, offsets = self.timestamps_ms, self.relative_offsets
+        return all(map(lt, timestamps, timestamps[1:])) and all(map(lt, offsets, offsets[1:]))
 
     def truncate_to(self, offset: int) -> None:
         """Forget every entry at `offset` or later."""

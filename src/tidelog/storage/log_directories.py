@@ -1,0 +1,420 @@
+"""The data directories of a broker (`log.dirs`) and the partition logs in them.
+
+A data directory holds, under Kafka's names:
+
+    .lock                               held (flock) by the broker that uses the directory
+    meta.properties                     version, cluster.id, node.id, directory.id: whose data this is
+    .kafka_cleanshutdown                written by a clean stop and removed by the next start
+    recovery-point-offset-checkpoint    up to where each log was flushed
+    log-start-offset-checkpoint         where each log starts, if that is not the start of a segment
+    replication-offset-checkpoint       the high watermark of each partition
+    cleaner-offset-checkpoint           up to where each log was compacted
+    <topic>-<partition>/                a log
+    <topic>-<partition>.<id>-delete/    a log on its way out
+
+Everything that would make the broker use the wrong data is refused with `LogDirectoryUnusable`, whose
+message is for the person who starts it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from tidelog.model.identifiers import TopicPartition, topic_name_fault
+from tidelog.model.log_config import LogConfig
+from tidelog.storage import checkpoints
+from tidelog.storage.disk import Disk, File
+from tidelog.storage.open_files import OPEN_FILES_MAX, OpenFiles
+from tidelog.storage.partition_log import PartitionLog
+from tidelog.storage.partition_metadata import PartitionMetadataMalformed, encode_topic_id
+
+LOCK = ".lock"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+DELETE_SUFFIX = "-delete"
+FOLDER_NAME_LENGTH_MAX = 255
+
+logger = logging.getLogger(__name__)
+
+
+class LogDirectoryUnusable(Exception):
+    """A data directory cannot be used; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose data a directory holds."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+    def encode(self) -> bytes:
+        lines = {
+            "version": 1,
+            "cluster.id": self.cluster_id,
+            "node.id": self.node_id,
+            "directory.id": self.directory_id,
+        }
+        return "".join(f"{name}={value}\n" for name, value in lines.items()).encode()
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """Read `meta.properties`; None in a directory that is not formatted yet."""
+    path = f"{directory}/{META_PROPERTIES}"
+    try:
+        file = disk.open(path, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        text = file.read(0, min(file.size_bytes, 1 << 16)).decode(errors="replace")
+    finally:
+        file.close()
+    lines = (line.strip() for line in text.splitlines())
+    values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    try:
+        if values["version"] != "1":
+            raise LogDirectoryUnusable(f"{path}: version {values['version']} is not known, only 1 is")
+        node_id = int(values["node.id"])
+        return MetaProperties(values["cluster.id"], node_id, values.get("directory.id", ""))
+    except (KeyError, ValueError) as error:
+        raise LogDirectoryUnusable(f"{path}: it is damaged or incomplete: {error!r}") from error
+
+
+def stored_cluster_id(disk: Disk, directories: Iterable[str]) -> str | None:
+    """The cluster id that the data directories were formatted with; None if none of them was."""
+    for directory in directories:
+        properties = read_meta_properties(disk, directory)
+        if properties is not None:
+            return properties.cluster_id
+    return None
+
+
+class StoredPartition(NamedTuple):
+    """A log's folder found on disk."""
+
+    topic_partition: TopicPartition
+    directory: "LogDirectory"
+    path: str
+
+
+@dataclass(slots=True, eq=False)
+class LogDirectory:
+    """One data directory, locked by this broker."""
+
+    path: str
+    directory_id: str
+    clean_shutdown: bool
+    lock: File
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    log_start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<LogDirectory {self.path} clean_shutdown={self.clean_shutdown}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Checkpoint files to write, gathered on the event loop; `run` writes them, in a worker thread."""
+
+    disk: Disk
+    files: tuple[tuple[str, dict[TopicPartition, int]], ...]
+
+    def run(self) -> None:
+        for path, offsets in self.files:
+            checkpoints.write_offsets(self.disk, path, offsets)
+
+
+def parse_folder_name(name: str) -> TopicPartition | None:
+    """The partition whose folder has this name; None if it is no partition's."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not (partition.isascii() and partition.isdecimal()) or topic_name_fault(topic) is not None:
+        return None
+    if partition != str(int(partition)):
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+class LogDirectories:
+    """All data directories of a broker, and its open logs."""
+
+    __slots__ = ("_directory_of", "_disk", "directories", "logs", "open_files")
+
+    def __init__(self, disk: Disk, directories: list[LogDirectory], open_files: OpenFiles) -> None:
+        self._disk = disk
+        self.directories = directories
+        self.open_files = open_files
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._directory_of: dict[TopicPartition, LogDirectory] = {}
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        paths: Iterable[str],
+        *,
+        cluster_id: str,
+        node_id: int,
+        new_directory_id: Callable[[], UUID] = uuid4,
+        open_files_max: int = OPEN_FILES_MAX,
+    ) -> "LogDirectories":
+        """Lock and check every data directory, making and formatting new ones. Opens no logs yet."""
+        opened: list[LogDirectory] = []
+        try:
+            for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
+                try:
+                    opened.append(_open_directory(disk, path, cluster_id, node_id, new_directory_id))
+                except OSError as error:
+                    raise LogDirectoryUnusable(
+                        f"log.dirs: {path} cannot be used: {error.strerror or error}"
+                    ) from error
+        except LogDirectoryUnusable:
+            for directory in opened:
+                directory.lock.close()
+            raise
+        if not opened:
+            raise LogDirectoryUnusable("log.dirs names no directory")
+        return cls(disk, opened, OpenFiles(disk, open_files_max))
+
+    # Opening logs
+
+    def stored_partitions(self) -> list[StoredPartition]:
+        """The logs found in the data directories, by folder name."""
+        found: dict[TopicPartition, StoredPartition] = {}
+        for directory in self.directories:
+            for name in self._disk.list(directory.path):
+                topic_partition = parse_folder_name(name)
+                path = f"{directory.path}/{name}"
+                if topic_partition is None or not self._disk.is_directory(path):
+                    continue
+                if topic_partition in found:
+                    raise LogDirectoryUnusable(
+                        f"log.dirs: {topic_partition} is in {found[topic_partition].path} and in {path}; "
+                        "remove the one that is out of date"
+                    )
+                found[topic_partition] = StoredPartition(topic_partition, directory, path)
+        return list(found.values())
+
+    def open_all(
+        self,
+        config_of: Callable[[TopicPartition], LogConfig],
+        *,
+        now_ms: int,
+        producer_id_expiration_ms: int = 86_400_000,
+    ) -> dict[TopicPartition, PartitionLog]:
+        """Open every stored log, recovering those that need it."""
+        for stored in self.stored_partitions():
+            self._open_log(stored, config_of(stored.topic_partition), now_ms, producer_id_expiration_ms, None)
+        return self.logs
+
+    def open_log(
+        self,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        topic_id: UUID | None = None,
+        producer_id_expiration_ms: int = 86_400_000,
+    ) -> PartitionLog:
+        """The log of a partition; a new one begins in the data directory with the fewest logs."""
+        log = self.logs.get(topic_partition)
+        if log is not None:
+            return log
+        name = str(topic_partition)
+        directory = next(
+            (each for each in self.directories if self._disk.is_directory(f"{each.path}/{name}")), None
+        )
+        if directory is None:
+            directory = self._emptiest_directory()
+        stored = StoredPartition(topic_partition, directory, f"{directory.path}/{name}")
+        return self._open_log(stored, config, now_ms, producer_id_expiration_ms, topic_id)
+
+    def _emptiest_directory(self) -> LogDirectory:
+        counts = {id(directory): 0 for directory in self.directories}
+        for directory in self._directory_of.values():
+            counts[id(directory)] += 1
+        return min(self.directories, key=lambda directory: counts[id(directory)])
+
+    def _open_log(
+        self,
+        stored: StoredPartition,
+        config: LogConfig,
+        now_ms: int,
+        producer_id_expiration_ms: int,
+        topic_id: UUID | None,
+    ) -> PartitionLog:
+        topic_partition, directory, path = stored
+        try:
+            log = PartitionLog.open(
+                self._disk,
+                path,
+                topic_partition,
+                config,
+                now_ms=now_ms,
+                clean_shutdown=directory.clean_shutdown,
+                recovery_point=directory.recovery_points.get(topic_partition, 0),
+                log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
+                producer_id_expiration_ms=producer_id_expiration_ms,
+                topic_id=topic_id,
+                open_files=self.open_files,
+            )
+        except PartitionMetadataMalformed as error:
+            raise LogDirectoryUnusable(str(error)) from error
+        self.logs[topic_partition] = log
+        self._directory_of[topic_partition] = directory
+        return log
+
+    def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
+        return self._directory_of[topic_partition]
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int:
+        """The high watermark that was last written down for an open log; 0 if none was."""
+        return self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
+
+    # Deleting logs
+
+    def delete_log(self, topic_partition: TopicPartition, deletion_id: UUID) -> str:
+        """Take a log out of use at once; return the folder to remove, which a restart would remove too."""
+        log = self.logs.pop(topic_partition)
+        directory = self._directory_of.pop(topic_partition)
+        log.close(clean=False)
+        for offsets in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
+            offsets.pop(topic_partition, None)
+        suffix = f"-{topic_partition.partition}.{deletion_id.hex}{DELETE_SUFFIX}"
+        topic = topic_partition.topic[: FOLDER_NAME_LENGTH_MAX - len(suffix)]
+        doomed = f"{directory.path}/{topic}{suffix}"
+        self._disk.rename(log.directory, doomed)
+        self._disk.sync_directory(directory.path)
+        return doomed
+
+    def doomed_folders(self) -> list[str]:
+        """Folders of deleted logs that an earlier run did not get to remove; for `remove_folder`."""
+        return [
+            f"{directory.path}/{name}"
+            for directory in self.directories
+            for name in self._disk.list(directory.path)
+            if name.endswith(DELETE_SUFFIX) and self._disk.is_directory(f"{directory.path}/{name}")
+        ]
+
+    def remove_folder(self, path: str) -> None:
+        """Remove the folder of a deleted log; may run in a worker thread."""
+        assert path.endswith(DELETE_SUFFIX), f"{path} is not the folder of a deleted log"
+        self._disk.remove_tree(path)
+
+    # Checkpoints and closing
+
+    def checkpoint_plan(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> CheckpointPlan:
+        """What to write down now: recovery points, log start offsets and, if given, high watermarks."""
+        files: list[tuple[str, dict[TopicPartition, int]]] = []
+        for directory in self.directories:
+            logs = {
+                topic_partition: log
+                for topic_partition, log in self.logs.items()
+                if self._directory_of[topic_partition] is directory
+            }
+            path = directory.path
+            files.append(
+                (
+                    f"{path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}",
+                    {topic_partition: log.recovery_point for topic_partition, log in logs.items()},
+                )
+            )
+            # A log that starts where its first segment does needs no note: the segment tells.
+            files.append(
+                (
+                    f"{path}/{checkpoints.LOG_START_OFFSET_CHECKPOINT}",
+                    {
+                        topic_partition: log.log_start_offset
+                        for topic_partition, log in logs.items()
+                        if log.log_start_offset > log.segments[0].base_offset
+                    },
+                )
+            )
+            if high_watermarks is not None:
+                directory.high_watermarks.update(
+                    (topic_partition, high_watermarks[topic_partition])
+                    for topic_partition in logs
+                    if topic_partition in high_watermarks
+                )
+                files.append(
+                    (f"{path}/{checkpoints.REPLICATION_OFFSET_CHECKPOINT}", dict(directory.high_watermarks))
+                )
+        return CheckpointPlan(self._disk, tuple(files))
+
+    def close(
+        self, *, clean: bool = True, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Close all logs and give up the directories; a clean close spares the next start the recovery."""
+        for log in self.logs.values():
+            log.close(clean)
+        if clean:
+            self.checkpoint_plan(high_watermarks).run()
+            for directory in self.directories:
+                self._disk.replace_atomically(f"{directory.path}/{CLEAN_SHUTDOWN}", CLEAN_SHUTDOWN_CONTENT)
+        self.logs.clear()
+        self._directory_of.clear()
+        for directory in self.directories:
+            directory.lock.close()
+
+    def __repr__(self) -> str:
+        return f"<LogDirectories {', '.join(each.path for each in self.directories)} logs={len(self.logs)}>"
+
+
+def _open_directory(
+    disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
+) -> LogDirectory:
+    disk.make_directory(path)
+    try:
+        lock = disk.lock(f"{path}/{LOCK}")
+    except BlockingIOError as error:
+        raise LogDirectoryUnusable(
+            f"log.dirs: {path} is in use by another broker; stop it, or give this one another directory"
+        ) from error
+    try:
+        properties = _check_properties(disk, path, cluster_id, node_id, new_directory_id)
+        marker = f"{path}/{CLEAN_SHUTDOWN}"
+        clean_shutdown = disk.exists(marker)
+        directory = LogDirectory(path, properties.directory_id, clean_shutdown, lock)
+        directory.recovery_points = _read_checkpoint(disk, path, checkpoints.RECOVERY_POINT_CHECKPOINT)
+        directory.log_start_offsets = _read_checkpoint(disk, path, checkpoints.LOG_START_OFFSET_CHECKPOINT)
+        directory.high_watermarks = _read_checkpoint(disk, path, checkpoints.REPLICATION_OFFSET_CHECKPOINT)
+        if clean_shutdown:
+            # From the first write on a stop is unclean until the end says otherwise.
+            disk.remove(marker)
+            disk.sync_directory(path)
+    except (OSError, LogDirectoryUnusable):
+        lock.close()
+        raise
+    return directory
+
+
+def _check_properties(
+    disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
+) -> MetaProperties:
+    properties = read_meta_properties(disk, path)
+    if properties is None:
+        properties = MetaProperties(cluster_id, node_id, encode_topic_id(new_directory_id()))
+        disk.replace_atomically(f"{path}/{META_PROPERTIES}", properties.encode())
+        return properties
+    if properties.cluster_id != cluster_id:
+        raise LogDirectoryUnusable(
+            f"log.dirs: {path} belongs to cluster {properties.cluster_id}, not to {cluster_id}"
+        )
+    if properties.node_id != node_id:
+        raise LogDirectoryUnusable(
+            f"log.dirs: {path} belongs to broker {properties.node_id}, this is broker {node_id}"
+        )
+    return properties
+
+
+def _read_checkpoint(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:
+    """Read a checkpoint; a damaged one costs time (everything is recovered), not data."""
+    try:
+        return checkpoints.read_offsets(disk, f"{path}/{name}")
+    except checkpoints.CheckpointMalformed as error:
+        logger.warning("ignoring a damaged checkpoint: %s", error)
+        return {}
