@@ -1,6 +1,6 @@
-"""What no client library shows: the batch headers of a partition, as the broker sends them.
+"""What no client library shows: which leaders answer, and the batch headers as the broker sends them.
 
-A Fetch request of version 4 over a plain socket, written out by hand; the record batch header is decoded here
+ListOffsets version 1 and Fetch version 4 over a plain socket, written out by hand; the record batch header is decoded here
 from its public layout. Independent of the broker's own code on purpose.
 """
 
@@ -11,6 +11,8 @@ from typing import NamedTuple
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 FETCH, FETCH_VERSION = 1, 4
+LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 1
+LATEST = -1
 
 
 class StoredBatch(NamedTuple):
@@ -32,12 +34,7 @@ def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[Store
     request = struct.pack(">hhih", FETCH, FETCH_VERSION, 1, -1)
     request += struct.pack(">iiiib", -1, 100, 1, 16 << 20, 0)
     request += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, partition, 0, 16 << 20)
-    host, port = bootstrap.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        with connection.makefile("rb") as stream:
-            (size_bytes,) = struct.unpack(">i", stream.read(4))
-            answer = stream.read(size_bytes)
+    answer = _ask(bootstrap, request)
     # correlation id, throttle, topic count, name, partition count
     position = 4 + 4 + 4 + 2 + len(name) + 4
     _, error, _, _, aborted_count = struct.unpack_from(">ihqqi", answer, position)
@@ -47,6 +44,43 @@ def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[Store
     position += 4
     assert position + records_bytes == len(answer)
     return _batches(answer[position:])
+
+
+def unserved_partitions(
+    bootstrap: str, topics: list[str], partition_count: int
+) -> list[tuple[str, int, int]]:
+    """Those of the topics' partitions whose end offset cannot be had: topic, partition, error code."""
+    request = struct.pack(">hhihii", LIST_OFFSETS, LIST_OFFSETS_VERSION, 1, -1, -1, len(topics))
+    for topic in topics:
+        name = topic.encode()
+        request += struct.pack(">h", len(name)) + name + struct.pack(">i", partition_count)
+        request += b"".join(struct.pack(">iq", partition, LATEST) for partition in range(partition_count))
+    answer = _ask(bootstrap, request)
+    (topic_count,) = struct.unpack_from(">i", answer, 4)
+    position = 8
+    failing = []
+    for _ in range(topic_count):
+        (name_size,) = struct.unpack_from(">h", answer, position)
+        name = answer[position + 2 : position + 2 + name_size]
+        position += 2 + name_size
+        (count,) = struct.unpack_from(">i", answer, position)
+        position += 4
+        for _ in range(count):
+            partition, error, _, _ = struct.unpack_from(">ihqq", answer, position)
+            position += 22
+            if error:
+                failing.append((name.decode(), partition, error))
+    return failing
+
+
+def _ask(bootstrap: str, request: bytes) -> bytes:
+    """One request, one answer, on a connection of its own; without the size prefix."""
+    host, port = bootstrap.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as stream:
+            (size_bytes,) = struct.unpack(">i", stream.read(4))
+            return stream.read(size_bytes)
 
 
 def _batches(data: bytes) -> list[StoredBatch]:

@@ -1,7 +1,7 @@
 """Fixtures of the conformance tier: a running broker, real clients, topics with names of their own.
 
-The broker is a Tidelog child process, or whatever TIDELOG_TEST_BOOTSTRAP names: tests/conformance/oracle starts
-a real Apache Kafka. No test knows which one it is, save those that restart it.
+The broker is a Tidelog child process, or whatever TIDELOG_TEST_BOOTSTRAP names: tests/conformance/oracle
+starts a real Apache Kafka. No test knows which one it is, save those that restart it.
 """
 
 import os
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
+from conformance_wire import unserved_partitions
 from drivers.asyncio_python import AioKafkaDriver
 from drivers.confluent import ConfluentDriver
 from drivers.contract import DEADLINE_SECONDS, DRIVER_NAMES, Driver, TopicMaker, new_name
@@ -53,35 +53,28 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 @pytest.fixture(scope="session")
-def make_topics(admin: AdminClient) -> Callable[..., None]:
+def make_topics(admin: AdminClient, bootstrap: str) -> Callable[..., None]:
     """Create the topics of the given names at once."""
 
     def make(names: list[str], partitions: int = 1, config: dict[str, str] | None = None) -> None:
         wanted = [NewTopic(name, partitions, 1, config=config or {}) for name in names]
         for future in admin.create_topics(wanted, operation_timeout=DEADLINE_SECONDS).values():
             future.result(DEADLINE_SECONDS)
-        wait_until_served(admin, names, partitions)
+        wait_until_served(bootstrap, names, partitions)
 
     return make
 
 
-def wait_until_served(admin: AdminClient, names: list[str], partitions: int) -> None:
+def wait_until_served(bootstrap: str, names: list[str], partitions: int) -> None:
     """Until each partition's leader answers: Kafka says that a topic is made before its leaders take writes.
 
-    Only acks=0 needs this, since nobody hears of the refusal, but it costs a single request.
+    Only acks=0 needs this, since nobody hears of the refusal. The request is written by hand, because librdkafka
+    remembers for a second or more that a topic had no leader.
     """
-    waiting = {
-        TopicPartition(name, index): OffsetSpec.latest() for name in names for index in range(partitions)
-    }
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while waiting:
-        assert time.monotonic() < deadline, f"not served: {waiting}"
-        futures = admin.list_offsets(waiting, request_timeout=DEADLINE_SECONDS)
-        waiting = {
-            partition: OffsetSpec.latest()
-            for partition, future in futures.items()
-            if future.exception(DEADLINE_SECONDS) is not None
-        }
+    while failing := unserved_partitions(bootstrap, names, partitions):
+        assert time.monotonic() < deadline, f"not served: {failing}"
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ class Driver(Protocol):
     def consume(
         self, bootstrap: str, counts: dict[str, int], partition_count: int
     ) -> dict[str, list[Message]]:
-        """Read `counts[topic]` messages of each topic from its beginning, in order of partition and offset."""
+        """Read `counts[topic]` messages of each topic from its beginning, by partition and offset."""
 
 
 def new_name(prefix: str) -> str:

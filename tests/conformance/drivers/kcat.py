@@ -1,7 +1,7 @@
 """kcat: the command line over librdkafka (an old one, 2.0, where it is Debian's package).
 
 It takes binary keys and values through its standard input between delimiters that no message contains, and
-prints them back with their lengths. Headers are text on its command line and `name=value` pairs in its output.
+prints them back with their lengths. Headers are text in its arguments and `name=value` pairs in its output.
 """
 
 import itertools
