@@ -66,15 +66,16 @@ class Metadata:
         """Call `listener(old_image, new_image, records)` after every change, before the results go out."""
         self._listeners.append(listener)
 
-    def load(self) -> ClusterImage:
+    def load(self, cluster_id: str | None = None) -> ClusterImage:
         """Read the image from the store at start, blocking; a new cluster gets its id here.
 
+        `cluster_id` is the id a new store adopts, where the data directories already belong to a cluster.
         Raises StoreError or MetadataCorruptError when the store cannot be read.
         """
         records, self._versions = read_store(self._store)
         self.image = ClusterImage().apply(records)
         self.image.check_invariants()
-        decision = self._controller.handle(FormCluster(), self.image, self._random)
+        decision = self._controller.handle(FormCluster(cluster_id), self.image, self._random)
         if decision.records:
             outcome = self._store.commit(self._writes(decision.records))
             if isinstance(outcome, Conflict):

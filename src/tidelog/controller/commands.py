@@ -120,7 +120,9 @@ class AlterConfigs:
 
 @dataclass(frozen=True, slots=True)
 class FormCluster:
-    """Give a new cluster its id; an old one keeps its own."""
+    """Give a new cluster its id, chosen at random unless given; an old cluster keeps its own."""
+
+    cluster_id: str | None = None
 
     @property
     def item_count(self) -> int:

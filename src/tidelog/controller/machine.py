@@ -77,7 +77,8 @@ class Controller:
             case FormCluster():
                 if image.cluster_id:
                     return Decision((), (Done(),))
-                return Decision((ClusterRecord(uuid_text(new_uuid(random))),), (Done(),))
+                cluster_id = command.cluster_id or uuid_text(new_uuid(random))
+                return Decision((ClusterRecord(cluster_id),), (Done(),))
             case RegisterBroker():
                 return self._register_broker(command, image)
             case AllocateProducerIds():

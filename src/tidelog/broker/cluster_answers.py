@@ -1,0 +1,59 @@
+"""What several handlers answer from the cluster image: brokers, partitions, permitted operations."""
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_LEADER
+from tidelog.model.image import ClusterImage, PartitionImage
+
+Fields = dict[str, object]
+
+# What a client is sent that did not ask which operations it may do.
+OPERATIONS_NOT_ASKED = -(2**31)
+# Every operation a resource knows, one bit for each operation number: without an authorizer all are allowed.
+# Topic: read 3, write 4, create 5, delete 6, alter 7, describe 8, describe configs 10, alter configs 11.
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+# Cluster: create 5, alter 7, describe 8, cluster action 9, describe configs 10, alter configs 11,
+# idempotent write 12.
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+def broker_fields(image: ClusterImage, listener_name: str, id_field: str) -> list[Fields]:
+    """The brokers that can be reached on a listener, in order of their ids."""
+    return [
+        {
+            id_field: broker.id,
+            "host": broker.endpoints[listener_name].host,
+            "port": broker.endpoints[listener_name].port,
+            "rack": broker.rack,
+        }
+        for _, broker in sorted(image.brokers.items())
+        if listener_name in broker.endpoints
+    ]
+
+
+def partition_fields(
+    image: ClusterImage,
+    partition: PartitionImage,
+    index: int,
+    listener_name: str,
+    listener_error: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
+) -> Fields:
+    """One partition as Metadata and DescribeTopicPartitions send it.
+
+    `listener_error` is what a leader without the client's listener is answered with.
+    """
+    brokers = image.brokers
+    leader = brokers.get(partition.leader)
+    error = ErrorCode.NONE
+    if leader is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif listener_name not in leader.endpoints:
+        error = listener_error
+    return {
+        "error_code": error,
+        "partition_index": index,
+        "leader_id": NO_LEADER if leader is None else leader.id,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": [replica for replica in partition.replicas if replica not in brokers],
+    }

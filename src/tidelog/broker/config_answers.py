@@ -1,0 +1,85 @@
+"""What DescribeConfigs, CreateTopics and the two ways to alter settings share."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.broker.parking import Parked
+from tidelog.controller.commands import AlterConfigs, ConfigChanges, Result
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.settings import Explanation
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+Fields = dict[str, object]
+
+RESOURCE_TYPES = {
+    0: "unknown",
+    2: "topic",
+    4: "broker",
+    8: "broker logger",
+    16: "client metrics",
+    32: "group",
+}
+
+
+def config_fields(explanation: Explanation, *, synonyms: bool, documentation: bool) -> Fields:
+    """One setting as DescribeConfigs sends it; CreateTopics sends the first fields of it."""
+    setting = explanation.setting
+    return {
+        "name": setting.name,
+        "value": explanation.value,
+        "read_only": setting.read_only,
+        "config_source": int(explanation.source),
+        "is_sensitive": setting.sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": int(synonym.source)}
+            for synonym in (explanation.synonyms if synonyms else ())
+        ],
+        "config_type": int(setting.type),
+        "documentation": setting.documentation if documentation else None,
+    }
+
+
+def unsupported_resource(resource_type: int) -> Refused:
+    """Only topics and brokers have settings here."""
+    kind = RESOURCE_TYPES.get(resource_type, f"type {resource_type}")
+    return Refused(ErrorCode.INVALID_REQUEST, f"settings of resources of kind {kind} are not supported")
+
+
+def error_fields(result: object) -> Fields:
+    """The error of a result: none where something was done."""
+    if isinstance(result, Refused):
+        return {"error_code": result.code, "error_message": result.message}
+    return {"error_code": ErrorCode.NONE, "error_message": None}
+
+
+def submit_changes(
+    broker: "Broker",
+    resources: list[tuple[int, str, ConfigChanges | Refused]],
+    *,
+    validate_only: bool,
+) -> Mapping[str, object] | Parked:
+    """Have the controller make the changes that could be read, and answer for every resource in order."""
+    wanted = tuple(changes for _, _, changes in resources if isinstance(changes, ConfigChanges))
+
+    def answer(results: tuple[Result, ...]) -> Fields:
+        remaining = iter(results)
+        return {
+            "responses": [
+                {
+                    **error_fields(changes if isinstance(changes, Refused) else next(remaining)),
+                    "resource_type": resource_type,
+                    "resource_name": name,
+                }
+                for resource_type, name, changes in resources
+            ]
+        }
+
+    if not wanted:
+        return answer(())
+    parked = Parked()
+    broker.metadata.submit(
+        AlterConfigs(wanted, validate_only), lambda results: parked.answer(answer(results))
+    )
+    return parked

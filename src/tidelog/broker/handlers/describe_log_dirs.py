@@ -1,0 +1,69 @@
+"""DescribeLogDirs (key 35), versions 1 to 4: the data folders of this broker and what they hold.
+
+Null topics mean all. Partitions that are not here are left out. From version 4 the size and the free space of
+the volume are sent, -1 where they cannot be told (KIP-827). There are no future replicas and no lag.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+    from tidelog.storage.partition_log import PartitionLog
+
+Fields = dict[str, object]
+
+_UNKNOWN_BYTES = -1
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
+    """Answer from the open logs."""
+    logs = _chosen_logs(broker, request)
+    results: list[Fields] = []
+    for directory in broker.log_directories.directories:
+        topics: dict[str, list[Fields]] = {}
+        for log in logs:
+            if str(PurePath(log.directory).parent) == str(PurePath(directory.path)):
+                topics.setdefault(log.topic_partition.topic, []).append(
+                    {
+                        "partition_index": log.topic_partition.partition,
+                        "partition_size": log.size_bytes,
+                        "offset_lag": 0,
+                        "is_future_key": False,
+                    }
+                )
+        total_bytes, usable_bytes = _volume_bytes(directory.path)
+        results.append(
+            {
+                "error_code": ErrorCode.NONE,
+                "log_dir": str(PurePath(directory.path)),
+                "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+                "total_bytes": total_bytes,
+                "usable_bytes": usable_bytes,
+            }
+        )
+    return {"error_code": ErrorCode.NONE, "results": results}
+
+
+def _chosen_logs(broker: "Broker", request: "Request") -> list["PartitionLog"]:
+    open_logs = broker.log_directories.logs
+    if request.body.topics is None:
+        return [open_logs[key] for key in sorted(open_logs)]
+    wanted = sorted(
+        {TopicPartition(topic.topic, index) for topic in request.body.topics for index in topic.partitions}
+    )
+    return [open_logs[key] for key in wanted if key in open_logs]
+
+
+def _volume_bytes(path: str) -> tuple[int, int]:
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return _UNKNOWN_BYTES, _UNKNOWN_BYTES
+    return usage.total, usage.free

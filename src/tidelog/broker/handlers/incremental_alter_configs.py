@@ -1,0 +1,42 @@
+"""IncrementalAlterConfigs (key 44), versions 0 to 1: single settings are set, deleted, added to or taken from.
+
+Appending and subtracting are for settings that are lists, such as `cleanup.policy`; where nothing was set
+they start from the default (KIP-339). Settings of a broker change while it runs only where the table says so.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.config_answers import submit_changes, unsupported_resource
+from tidelog.broker.parking import Parked
+from tidelog.controller.commands import ConfigChange, ConfigChanges, ConfigOperation, ConfigResourceType
+from tidelog.model.errors import ErrorCode, Refused
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+_OPERATIONS = frozenset(ConfigOperation)
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
+    """Have the controller make the changes."""
+    resources = [
+        (resource.resource_type, resource.resource_name, _changes(resource))
+        for resource in request.body.resources
+    ]
+    return submit_changes(broker, resources, validate_only=request.body.validate_only)
+
+
+def _changes(resource: Any) -> ConfigChanges | Refused:
+    if resource.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER):
+        return unsupported_resource(resource.resource_type)
+    for config in resource.configs:
+        if config.config_operation not in _OPERATIONS:
+            message = f"{config.name}: there is no operation {config.config_operation}"
+            return Refused(ErrorCode.INVALID_REQUEST, message)
+    changes = tuple(
+        ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
+        for config in resource.configs
+    )
+    return ConfigChanges(ConfigResourceType(resource.resource_type), resource.resource_name, changes)

@@ -1,0 +1,157 @@
+"""Metadata (key 3), versions 0 to 13: brokers, topics, partitions and their leaders.
+
+All topics are asked for with null, in version 0 with an empty list. Topics can be named by id from version
+12. A name that is not a legal topic name is answered INVALID_TOPIC_EXCEPTION, whether or not it would be created.
+
+Where `auto.create.topics.enable` and the client allow it, unknown topics are created first and the answer
+waits for them. Deliberate difference: Kafka answers LEADER_NOT_AVAILABLE at once and has the client ask again.
+
+The answer depends on the request's bytes, the listener and the image alone, so that dispatch may keep it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.cluster_answers import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    broker_fields,
+    partition_fields,
+)
+from tidelog.broker.parking import Parked
+from tidelog.controller.commands import CreateTopics, Result, TopicSpec
+from tidelog.controller.internal_topics import internal_topic
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import INTERNAL_TOPICS, topic_name_fault
+from tidelog.model.image import ClusterImage, TopicImage
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+Fields = dict[str, object]
+
+_FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
+_FIRST_VERSION_WITH_TOPIC_IDS = 12
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
+    """Answer from the image, after creating topics where that is wanted."""
+    missing = _topics_to_create(broker, request)
+    if not missing:
+        return _answer(broker, request, {})
+    specs = tuple(
+        internal_topic(name, broker.settings, len(broker.image.brokers))
+        if name in INTERNAL_TOPICS
+        else TopicSpec(name)
+        for name in missing
+    )
+    parked = Parked()
+
+    def created(results: tuple[Result, ...]) -> None:
+        refused = {
+            name: result.code
+            for name, result in zip(missing, results, strict=True)
+            if isinstance(result, Refused)
+        }
+        parked.answer(_answer(broker, request, refused))
+
+    broker.metadata.submit(CreateTopics(specs), created)
+    return parked
+
+
+def _asks_for_all(request: "Request") -> bool:
+    topics = request.body.topics
+    return topics is None or (request.version == 0 and not topics)
+
+
+def _topics_to_create(broker: "Broker", request: "Request") -> list[str]:
+    if _asks_for_all(request) or not getattr(request.body, "allow_auto_topic_creation", True):
+        return []
+    topics = broker.image.topics
+    missing = dict.fromkeys(
+        topic.name
+        for topic in request.body.topics
+        if topic.name is not None and topic.name not in topics and topic_name_fault(topic.name) is None
+    )
+    if not missing or not broker.settings.get_bool("auto.create.topics.enable") or not broker.image.brokers:
+        return []
+    return list(missing)
+
+
+def _answer(broker: "Broker", request: "Request", refused: Mapping[str, ErrorCode]) -> Fields:
+    image = broker.image
+    body = request.body
+    listener_name = request.context.listener_name
+    operations = (
+        TOPIC_OPERATIONS
+        if getattr(body, "include_topic_authorized_operations", False)
+        else OPERATIONS_NOT_ASKED
+    )
+    listener_error = (
+        ErrorCode.LISTENER_NOT_FOUND
+        if request.version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
+
+    def known(topic: TopicImage) -> Fields:
+        return {
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "is_internal": topic.internal,
+            "partitions": [
+                partition_fields(image, partition, index, listener_name, listener_error)
+                for index, partition in enumerate(topic.partitions)
+            ],
+            "topic_authorized_operations": operations,
+        }
+
+    if _asks_for_all(request):
+        topics = [known(topic) for topic in image.topics.values()]
+    else:
+        topics = []
+        for name, topic_id in dict.fromkeys(
+            (topic.name, getattr(topic, "topic_id", None)) for topic in body.topics
+        ):
+            topic = _find(image, name, topic_id)
+            if topic is None:
+                topics.append(_unknown_topic(name, topic_id, request.version, refused))
+            else:
+                topics.append(known(topic))
+    cluster_asked = getattr(body, "include_cluster_authorized_operations", False)
+    return {
+        "brokers": broker_fields(image, listener_name, "node_id"),
+        "cluster_id": image.cluster_id,
+        "controller_id": image.controller_id,
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if cluster_asked else OPERATIONS_NOT_ASKED,
+    }
+
+
+def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> TopicImage | None:
+    if name is not None:
+        return image.topics.get(name)
+    return None if topic_id is None else image.topic_by_id(topic_id)
+
+
+def _unknown_topic(
+    name: str | None, topic_id: UUID | None, version: int, refused: Mapping[str, ErrorCode]
+) -> Fields:
+    if name is None:
+        error = ErrorCode.UNKNOWN_TOPIC_ID if topic_id is not None else ErrorCode.INVALID_REQUEST
+    elif topic_name_fault(name) is not None:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        error = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    # Before version 12 an answer cannot leave the name out.
+    shown = "" if name is None and version < _FIRST_VERSION_WITH_TOPIC_IDS else name
+    return {
+        "error_code": error,
+        "name": shown,
+        "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": OPERATIONS_NOT_ASKED,
+    }
