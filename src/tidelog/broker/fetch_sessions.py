@@ -53,9 +53,9 @@ class FetchSession:
                 self.partitions.pop((topic, index), None)
         for topic, wanted_list in request.topics:
             for wanted in wanted_list:
-                cached = self.partitions.get((topic, wanted.index))
+                cached = self.partitions.get((topic, wanted.partition))
                 if cached is None:
-                    self.partitions[topic, wanted.index] = CachedPartition(wanted)
+                    self.partitions[topic, wanted.partition] = CachedPartition(wanted)
                 else:
                     cached.wanted = wanted
 

@@ -23,6 +23,7 @@ from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import Duplicate
 
 READ_BYTES = 1 << 20
+DECOMPRESSED_BYTES_MAX = 256 << 20
 
 
 class Appended(NamedTuple):
@@ -39,6 +40,7 @@ class Partition:
     __slots__ = (
         "appended_bytes",
         "config",
+        "decompressed_bytes_max",
         "high_watermark",
         "index",
         "leader_epoch",
@@ -62,6 +64,7 @@ class Partition:
         leader_epoch: int,
         *,
         walk_always: bool = False,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -70,6 +73,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.high_watermark = log.log_end_offset
         self.walk_always = walk_always
+        self.decompressed_bytes_max = decompressed_bytes_max
         self.waiters: dict[Waiter, None] = {}
         #: whether it stands on the broker's list of partitions whose waiters are to be woken
         self.progressing = False
@@ -82,7 +86,11 @@ class Partition:
     def reconfigure(self, config: LogConfig) -> None:
         """Obey new settings from the next append on."""
         self.config = config
-        self.rules = ProduceRules.from_config(config, walk_always=self.walk_always)
+        self.rules = ProduceRules.from_config(
+            config,
+            walk_always=self.walk_always,
+            decompressed_bytes_max=self.decompressed_bytes_max,
+        )
         self.log.reconfigure(config)
 
     @property

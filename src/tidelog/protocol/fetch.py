@@ -64,7 +64,7 @@ TAG_DIVERGING_EPOCH = 0
 class FetchPartition(NamedTuple):
     """What a client asks of one partition."""
 
-    index: int
+    partition: int
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
@@ -214,7 +214,7 @@ R = TypeVar("R", bound=Sized)
 class PartitionFetched(NamedTuple, Generic[R]):
     """The answer for one partition; `records` is None for an empty one."""
 
-    index: int
+    partition: int
     error: int = ErrorCode.NONE
     high_watermark: int = -1
     last_stable_offset: int = -1

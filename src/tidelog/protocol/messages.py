@@ -69,7 +69,8 @@ def decode_request(api: Api, version: int, frame: memoryview, position: int) -> 
     """Decode the body of a request into kio's object for this version."""
     reader = _reader(api.module, version)
     try:
-        body, size = reader(frame, position)
+        # kio shares no memory with what it read, but insists on a read-only buffer.
+        body, size = reader(frame.toreadonly(), position)
     except (_decoding_failure(), ValueError, TypeError, OverflowError, IndexError, MemoryError) as fault:
         raise MalformedRequest(f"{api.name} v{version}: {fault}") from fault
     if position + size != len(frame):
@@ -169,9 +170,17 @@ def _field_default(field: Any, inner: Any, is_array: bool, nullable: bool) -> An
     return zero if convert is None else convert(zero)
 
 
-@cache
+_BUILDERS: dict[Any, Callable[[Fields], Any]] = {}
+
+
 def _builder(entity: Any) -> Callable[[Fields], Any]:
-    """Compile, once per class, the function that builds an entity from a mapping."""
+    """The function that builds an entity from a mapping, compiled once per class."""
+    if entity not in _BUILDERS:
+        _BUILDERS[entity] = _compile_builder(entity)
+    return _BUILDERS[entity]
+
+
+def _compile_builder(entity: Any) -> Callable[[Fields], Any]:
     plan: list[tuple[str, _Converter | None, Any]] = []
     for field in dataclasses.fields(entity):
         inner, is_array, nullable = _unwrap(field.type)

@@ -64,7 +64,7 @@ class ProduceRequest(NamedTuple):
 class PartitionProduced(NamedTuple):
     """What happened to one partition's batch."""
 
-    index: int
+    partition: int
     error: int = ErrorCode.NONE
     base_offset: int = -1
     log_append_time_ms: int = -1

@@ -8,6 +8,7 @@ from random import SystemRandom
 from typing import NamedTuple
 
 from tidelog.broker.broker import Broker
+from tidelog.model.errors import Refused
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings, Listener
 from tidelog.protocol import messages
@@ -64,6 +65,7 @@ class Node:
                 endpoints=endpoints,
             )
             self.broker.open()
+            await self._register(self.broker)
         except BaseException:
             for _, sock in bound:
                 sock.close()
@@ -85,6 +87,15 @@ class Node:
             self.broker.image.cluster_id,
             self.settings.log_dirs,
         )
+
+    @staticmethod
+    async def _register(broker: Broker) -> None:
+        """Make the broker known to its cluster before the first client connects."""
+        registered: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+        broker.register(registered.set_result)
+        refused = await registered
+        if refused is not None:
+            raise OSError(f"the broker could not be registered: {refused.message or refused.code.name}")
 
     async def stop(self) -> None:
         """Take no more requests, finish what is under way, close the logs cleanly."""

@@ -249,6 +249,14 @@ def test_every_response_can_be_encoded_from_defaults() -> None:
             decode_response(api.module, version, messages.encode_response(api, version, {}))
 
 
+def test_a_control_request_is_decoded_from_the_receive_buffer() -> None:
+    buffer = encode_request("metadata", 12, {"topics": [{"name": "orders"}]})
+    body = messages.decode_request(APIS[3], 12, buffer, 0)
+    assert [topic.name for topic in body.topics] == ["orders"]
+    with pytest.raises(MalformedRequest):
+        messages.decode_request(APIS[3], 12, memoryview(bytearray(buffer) + b"x"), 0)
+
+
 def test_response_frame_has_tags_only_where_flexible() -> None:
     assert response_frame(APIS[3], 12, 77, b"body")[8:] == b"\x00body"
     assert response_frame(APIS[3], 1, 77, b"body")[8:] == b"body"

@@ -2,7 +2,8 @@
 
 -1 partitions or replicas ask for the broker's defaults (KIP-464). From version 5 the answer carries the
 settings the topic got (KIP-525); `configs` is a list even where the topic was refused, because the Java
-client fails on null. From version 7 it carries the topic id. A topic named twice in a request is refused once.
+client fails on null. From version 7 it carries the topic id. A topic named twice in a request is refused
+once.
 """
 
 from collections.abc import Mapping

@@ -72,7 +72,7 @@ class FetchPlan:
         """What the client wants, in the order it is to be served."""
         if self.session is not None:
             return [(key, cached.wanted) for key, cached in self.session.partitions.items()]
-        return [((topic, p.index), p) for topic, partitions in self.request.topics for p in partitions]
+        return [((topic, p.partition), p) for topic, partitions in self.request.topics for p in partitions]
 
     def collect(self) -> Collected:
         """Read what there is for every partition, within the byte limits."""
@@ -82,8 +82,9 @@ class FetchPlan:
         read_committed = request.isolation == READ_COMMITTED
         for key, wanted in self.wanted():
             partition, error = self.broker.find_partition(key[0], key[1])
+            fetched: Fetched
             if partition is None:
-                fetched = Fetched(wanted.index, error)
+                fetched = Fetched(wanted.partition, error)
             else:
                 fetched = fetch_partition(
                     partition, wanted, remaining, read_committed, at_least_one=collected.size_bytes == 0
@@ -187,7 +188,7 @@ def fetch_partition(
     at_least_one: bool,
 ) -> Fetched:
     """Read one partition for one request."""
-    index = wanted.index
+    index = wanted.partition
     if wanted.current_leader_epoch >= 0 and wanted.current_leader_epoch != partition.leader_epoch:
         older = wanted.current_leader_epoch < partition.leader_epoch
         return Fetched(index, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)

@@ -1,7 +1,8 @@
-"""IncrementalAlterConfigs (key 44), versions 0 to 1: single settings are set, deleted, added to or taken from.
+"""IncrementalAlterConfigs (key 44), versions 0 to 1: single settings are set, deleted, added to, taken from.
 
 Appending and subtracting are for settings that are lists, such as `cleanup.policy`; where nothing was set
-they start from the default (KIP-339). Settings of a broker change while it runs only where the table says so.
+they start from the default (KIP-339). Settings of a broker change while it runs only where the table says
+so.
 """
 
 from collections.abc import Mapping

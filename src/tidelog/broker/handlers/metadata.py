@@ -1,10 +1,12 @@
 """Metadata (key 3), versions 0 to 13: brokers, topics, partitions and their leaders.
 
 All topics are asked for with null, in version 0 with an empty list. Topics can be named by id from version
-12. A name that is not a legal topic name is answered INVALID_TOPIC_EXCEPTION, whether or not it would be created.
+12. A name that is not a legal topic name is answered INVALID_TOPIC_EXCEPTION, whether or not it would be
+created.
 
 Where `auto.create.topics.enable` and the client allow it, unknown topics are created first and the answer
-waits for them. Deliberate difference: Kafka answers LEADER_NOT_AVAILABLE at once and has the client ask again.
+waits for them. Deliberate difference: Kafka answers LEADER_NOT_AVAILABLE at once and has the client ask
+again.
 
 The answer depends on the request's bytes, the listener and the image alone, so that dispatch may keep it.
 """

@@ -37,19 +37,26 @@ ACKS_VALID = (-1, 0, 1)
 class FlushWaiter(Waiter):
     """A Produce answer that waits until its batches are on the disk."""
 
-    __slots__ = ("answer_of", "targets")
+    __slots__ = ("answer_of", "late_code", "targets")
 
     def __init__(self, answer_of: Any, targets: dict[Partition, int]) -> None:
         super().__init__()
         self.answer_of = answer_of
         self.targets = targets
+        self.late_code = ErrorCode.REQUEST_TIMED_OUT
+
+    def fail(self) -> None:
+        """The disk failed: answer at once with the right error."""
+        self.late_code = ErrorCode.KAFKA_STORAGE_ERROR
+        if self.lot is not None:
+            self.lot.finish(self, expired=True)
 
     def ready(self, progressed: Watched) -> bool:
         return all(partition.log.recovery_point >= offset for partition, offset in self.targets.items())
 
     def complete(self, *, expired: bool) -> bytes:
         late = {
-            partition: ErrorCode.REQUEST_TIMED_OUT
+            partition: self.late_code
             for partition, offset in self.targets.items()
             if partition.log.recovery_point < offset
         }
@@ -93,11 +100,11 @@ def _append_topic(
     flushes: dict[Partition, int],
 ) -> list[PartitionProduced]:
     name: str | None
-    if type(topic) is str:
+    if isinstance(topic, str):
         name = topic
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
-        name = broker.image.topic_names_by_id.get(topic)  # type: ignore[call-overload]
+        name = broker.image.topic_names_by_id.get(topic)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     produced: list[PartitionProduced] = []
     for index, records in partitions:
@@ -144,7 +151,7 @@ def _close_on_error(answers: list[ProducedTopic]) -> None:
         for produced in partitions:
             if produced.error:
                 name = ErrorCode(produced.error).name
-                raise CloseConnection(f"acks=0 batch for {topic}-{produced.index} failed with {name}")
+                raise CloseConnection(f"acks=0 batch for {topic}-{produced.partition} failed with {name}")
 
 
 def _park_until_flushed(
@@ -162,9 +169,9 @@ def _park_until_flushed(
             for topic, partitions in answers:
                 name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic, "")
                 for place, produced in enumerate(partitions):
-                    code = late_keys.get((name, produced.index))
+                    code = late_keys.get((name, produced.partition))
                     if code is not None:
-                        partitions[place] = PartitionProduced(produced.index, code)
+                        partitions[place] = PartitionProduced(produced.partition, code)
         return encode_response(answers, version, correlation_id)
 
     waiter = FlushWaiter(answer_of, flushes)

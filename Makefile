@@ -1,0 +1,66 @@
+# Two commands set everything up on a machine with Python 3.11 or later and make: `make up` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PORT ?= 9092
+DATA ?= data
+
+.DEFAULT_GOAL := help
+
+.PHONY: help up demo test check format bench bench-short crash fuzz conformance conformance-kafka-python setup clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Tidelog needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing Tidelog and its tools into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Install into a virtual environment (the other targets do this by themselves)
+
+up: $(STAMP) ## Start a broker on localhost:9092 (PORT=, DATA= choose others); Ctrl-C stops it
+	@exec $(BIN)/tidelog up --port $(PORT) --data $(DATA)
+
+demo: $(STAMP) ## A one-minute tour: broker, topic, produce, consume, look at the files
+	@$(BIN)/python examples/tour.py
+
+test: $(STAMP) ## The test suite: house rules, units, storage under power cuts, real clients against a real broker
+	@tests/conformance/setup
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(BIN)/pytest -q -n 2 --dist loadgroup tests
+
+check: $(STAMP) ## Lint, format check, types, house rules (quick)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+	@$(BIN)/pytest -q tests/tidy
+
+format: $(STAMP) ## Format the code
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+crash: $(STAMP) ## The long crash test: 400 kill -9 cycles under load (CI runs a short one)
+	@$(BIN)/python tests/chaos/crash_cycles.py --cycles 400
+
+fuzz: $(STAMP) ## The long fuzz test: a million hostile frames (CI runs 120,000)
+	@$(BIN)/python tests/chaos/fuzz_frames.py --frames 1000000
+
+conformance: $(STAMP) ## Only the real clients against a real broker
+	@tests/conformance/setup
+	@$(BIN)/pytest -q tests/conformance
+
+conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from its source release
+	@tests/conformance/kafka_python_suite
+
+bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
+	@$(BIN)/python bench/run.py
+
+bench-short: $(STAMP) ## The same, shorter and coarser
+	@$(BIN)/python bench/run.py --short
+
+clean: ## Remove the virtual environment and caches (never data)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,263 @@
+"""One node without sockets: settings, metadata, partitions, and the parts that serve them.
+
+The broker follows the cluster image: a topic that appears gets its logs opened, one that goes gets them deleted, a setting that
+changes is obeyed from then on. Everything runs on one event loop; `background` runs what would block it.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from tidelog.broker.background import Background
+from tidelog.broker.dispatch import Request
+from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.flusher import Flusher
+from tidelog.broker.group_coordinator import GroupCoordinator
+from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.metadata import Metadata
+from tidelog.broker.parking import Parking
+from tidelog.broker.partition import Partition
+from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.timers import Timers
+from tidelog.controller.commands import RegisterBroker, Result
+from tidelog.coordination.embedded import EmbeddedStore
+from tidelog.coordination.store import CoordinationStore
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.model.image import ClusterImage, TopicImage
+from tidelog.model.metadata import Endpoint, MetadataRecord
+from tidelog.model.ports import Clock
+from tidelog.model.settings import BrokerSettings
+from tidelog.protocol.api_versions import Feature
+from tidelog.storage.disk import Disk
+from tidelog.storage.log_directories import LogDirectories
+
+__all__ = ["Broker", "Request"]
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.sqlite"
+#: the broker-level settings every broker shares are kept under this name
+CLUSTER_DEFAULTS = ""
+
+
+class Broker:
+    """A broker: everything but the sockets."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock,
+        random: Random,
+        background: Background,
+        disk: Disk,
+        endpoints: Mapping[str, Endpoint],
+        store: CoordinationStore | None = None,
+    ) -> None:
+        self.static_settings = settings
+        self.settings = settings
+        self.clock = clock
+        self.random = random
+        self.background = background
+        self.node_id = settings.node_id
+        self.endpoints = endpoints
+        self.features: dict[str, Feature] = {}
+        self.timers = Timers(clock)
+        self.parking = Parking(self.timers, settings.get_int("tidelog.parked.requests.max"))
+        self.fetch_sessions = FetchSessions(
+            settings.get_int("max.incremental.fetch.session.cache.slots"), random
+        )
+        self.fetch_bytes_max = settings.get_int("fetch.max.bytes")
+        self.disk = disk
+        self.log_directories: LogDirectories
+        self._store = store
+        self.metadata: Metadata
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.progressed: list[Partition] = []
+        self.flusher = Flusher(background, self._flushed, self._flush_failed)
+        self.housekeeping: Housekeeping
+        self.producer_ids: ProducerIds
+        self.groups: GroupCoordinator
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest metadata."""
+        return self.metadata.image
+
+    # -- life
+
+    def open(self) -> None:
+        """Load the metadata, lock the log directories and open every log; blocks until recovered."""
+        if self._store is None:
+            first_directory = Path(self.settings.log_dirs[0])
+            first_directory.mkdir(parents=True, exist_ok=True)
+            self._store = EmbeddedStore(first_directory / METADATA_FILE)
+        self.metadata = Metadata(self._store, self.static_settings, self.background, self.random)
+        image = self.metadata.load()
+        self.log_directories = LogDirectories.open(
+            self.disk, self.settings.log_dirs, cluster_id=image.cluster_id, node_id=self.node_id
+        )
+        self.producer_ids = ProducerIds(self.metadata, self.node_id)
+        self.groups = GroupCoordinator(self)
+        self._adopt_settings(image)
+        for topic in image.topics.values():
+            self._open_topic(topic)
+        self.metadata.listen(self._image_changed)
+        self.housekeeping = Housekeeping(self)
+        self.housekeeping.start()
+
+    def register(self, then: Any) -> None:
+        """Tell the cluster that this broker is here and where to reach it."""
+        command = RegisterBroker(self.node_id, self.endpoints, self.settings.rack)
+
+        def registered(results: Sequence[Result]) -> None:
+            then(results[0] if isinstance(results[0], Refused) else None)
+
+        self.metadata.submit(command, registered)
+
+    def close(self) -> None:
+        """Make everything durable and leave the mark of a clean stop."""
+        self.housekeeping.stop()
+        self.log_directories.close(high_watermarks=self.high_watermarks())
+        if self._store is not None:
+            self._store.close()
+
+    # -- partitions
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """The partition if this broker leads it."""
+        return self.partitions.get((topic, index))
+
+    def find_partition(self, topic: str | UUID, index: int) -> tuple[Partition | None, ErrorCode]:
+        """The partition by its topic's name or id, or the error that says why there is none."""
+        if isinstance(topic, str):
+            name: str | None = topic
+        else:
+            name = self.image.topic_names_by_id.get(topic)
+            if name is None:
+                return None, ErrorCode.UNKNOWN_TOPIC_ID
+        partition = self.partitions.get((name, index))  # type: ignore[arg-type]
+        if partition is None:
+            return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return partition, ErrorCode.NONE
+
+    @staticmethod
+    def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:
+        """Compare the leader epoch a client believes in with ours (KIP-320); -1 asks for no check."""
+        if epoch < 0 or epoch == partition.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def advance_log_start(self, partition: Partition, offset: int) -> None:
+        """Delete the records before an offset; whole segments leave the disk a little later."""
+        files = partition.log.advance_log_start(offset)
+        self.housekeeping.remove_later(files, partition.config.file_delete_delay_ms)
+        self.housekeeping.checkpoint()
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """The high watermark of every partition led here."""
+        return {TopicPartition(*key): partition.high_watermark for key, partition in self.partitions.items()}
+
+    def note_progress(self, partition: Partition) -> None:
+        """Have the partition's waiters woken at the end of this turn."""
+        partition.progressing = True
+        self.progressed.append(partition)
+
+    def wake_progressed(self) -> None:
+        """Wake the waiters of every partition that moved on."""
+        progressed, self.progressed = self.progressed, []
+        for partition in progressed:
+            partition.progressing = False
+            self.parking.wake(partition)
+
+    def _flushed(self, partition: Partition) -> None:
+        self.parking.wake(partition)
+
+    def _flush_failed(self, partition: Partition, fault: OSError) -> None:
+        from tidelog.broker.handlers.produce import FlushWaiter
+
+        for waiter in [w for w in partition.waiters if isinstance(w, FlushWaiter)]:
+            waiter.fail()
+
+    # -- following the image
+
+    def _image_changed(
+        self, old: ClusterImage, new: ClusterImage, records: Sequence[MetadataRecord]
+    ) -> None:
+        if old.broker_configs != new.broker_configs:
+            self._adopt_settings(new)
+        for name, topic in new.topics.items():
+            before = old.topics.get(name)
+            if before is topic:
+                continue
+            if before is not None and before.topic_id != topic.topic_id:
+                self._delete_topic(before)
+            if before is None or len(before.partitions) != len(topic.partitions):
+                self._open_topic(topic)
+            if before is not None and before.configs != topic.configs:
+                self._reconfigure_topic(topic)
+        for name, before in old.topics.items():
+            if name not in new.topics:
+                self._delete_topic(before)
+
+    def _adopt_settings(self, image: ClusterImage) -> None:
+        cluster = image.broker_configs.get(CLUSTER_DEFAULTS, {})
+        own = image.broker_configs.get(str(self.node_id), {})
+        self.settings = self.static_settings.with_dynamic(cluster, own)
+        self.fetch_bytes_max = self.settings.get_int("fetch.max.bytes")
+        for topic in image.topics.values():
+            self._reconfigure_topic(topic)
+
+    def _open_topic(self, topic: TopicImage) -> None:
+        """Open the logs of a topic's partitions that this broker leads and that are not open yet."""
+        config = self.settings.log_config(topic.configs)
+        walk_always = self.settings.get_str("tidelog.validate.records") == "always"
+        for index, state in enumerate(topic.partitions):
+            key = (topic.name, index)
+            if key in self.partitions or state.leader != self.node_id:
+                continue
+            partition_log = self.log_directories.open_log(
+                TopicPartition(topic.name, index),
+                config,
+                now_ms=self.clock.now_ms(),
+                topic_id=topic.topic_id,
+                producer_id_expiration_ms=self.settings.get_int("producer.id.expiration.ms"),
+            )
+            partition = Partition(
+                topic.name,
+                topic.topic_id,
+                index,
+                partition_log,
+                state.leader_epoch,
+                walk_always=walk_always,
+                decompressed_bytes_max=self.settings.get_int("tidelog.decompressed.bytes.max"),
+            )
+            self.partitions[key] = partition
+            if topic.name == GROUP_METADATA_TOPIC:
+                self.groups.load(index)
+
+    def _reconfigure_topic(self, topic: TopicImage) -> None:
+        config = self.settings.log_config(topic.configs)
+        for index in range(len(topic.partitions)):
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None and partition.config != config:
+                partition.reconfigure(config)
+
+    def _delete_topic(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            partition = self.partitions.pop((topic.name, index), None)
+            if partition is None:
+                continue
+            if topic.name == GROUP_METADATA_TOPIC:
+                self.groups.unload(index)
+            for waiter in list(partition.waiters):
+                self.parking.finish(waiter, expired=True)
+            self.housekeeping.delete_log(partition)
+        self.groups.topic_deleted(topic.name)
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.node_id} partitions={len(self.partitions)} parked={self.parking.count}>"

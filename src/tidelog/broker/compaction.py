@@ -1,0 +1,159 @@
+"""Runs the log cleaner: picks the dirtiest log, cleans it in a worker thread, swaps the result in.
+
+One log at a time. After a round the next is looked for at once; when nothing needs cleaning the cleaner rests for
+`log.cleaner.backoff.ms`. A log whose cleaning failed (a damaged batch, say) is left alone until the broker restarts.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.broker.partition import Partition
+from tidelog.model.identifiers import TopicPartition
+from tidelog.records.corrupt_record import CorruptRecord
+from tidelog.storage.cleaner import (
+    CleanerCheckpoint,
+    CleaningPlan,
+    CleaningResult,
+    CleaningStopped,
+    plan_cleaning,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+RemoveLater = Callable[[Sequence[str], int], None]
+
+
+class Compaction:
+    """The cleaner of one broker."""
+
+    def __init__(self, broker: "Broker", remove_later: RemoveLater) -> None:
+        self._broker = broker
+        self._remove_later = remove_later
+        self._checkpoints = {
+            directory.path: CleanerCheckpoint(broker.disk, directory.path)
+            for directory in broker.log_directories.directories
+        }
+        self._uncleanable: set[Partition] = set()
+        self._cleaning: Partition | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Look for work, from now on."""
+        if self._broker.settings.get_bool("log.cleaner.enable"):
+            self._rest()
+
+    def stop(self) -> None:
+        """Begin nothing more; a round under way is called off."""
+        self._stopped = True
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is deleted."""
+        self._uncleanable.discard(partition)
+        key = TopicPartition(partition.topic, partition.index)
+        for checkpoint in self._checkpoints.values():
+            checkpoint.remove(key)
+        if self._cleaning is partition:
+            self._cleaning = None
+
+    def _rest(self) -> None:
+        broker = self._broker
+        backoff_ms = broker.settings.get_int("log.cleaner.backoff.ms")
+        broker.timers.set("compaction", broker.clock.now_ms() + backoff_ms, self._look)
+
+    def _look(self) -> None:
+        """Clean the log that needs it most."""
+        if self._stopped:
+            return
+        found = self._dirtiest()
+        if found is None:
+            self._rest()
+            return
+        partition, plan = found
+        broker = self._broker
+        self._cleaning = partition
+        buffer_bytes = broker.settings.get_int("log.cleaner.dedupe.buffer.size")
+        open_files = broker.log_directories.open_files
+        broker.background.run(
+            lambda: plan.run(
+                broker.disk,
+                open_files,
+                dedupe_buffer_bytes=buffer_bytes,
+                should_stop=lambda: self._stopped or self._cleaning is not partition,
+            ),
+            lambda result: self._finish(partition, result),
+        )
+
+    def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
+        broker = self._broker
+        now_ms = broker.clock.now_ms()
+        best: tuple[Partition, CleaningPlan] | None = None
+        for partition in broker.partitions.values():
+            if not partition.config.compacted or partition in self._uncleanable:
+                continue
+            plan = plan_cleaning(
+                partition.log,
+                checkpointed_offset=self._checkpoint_of(partition).get(
+                    TopicPartition(partition.topic, partition.index)
+                ),
+                last_stable_offset=partition.last_stable_offset,
+                now_ms=now_ms,
+            )
+            if plan is not None and (best is None or _urgency(plan) > _urgency(best[1])):
+                best = (partition, plan)
+        return best
+
+    def _checkpoint_of(self, partition: Partition) -> CleanerCheckpoint:
+        key = TopicPartition(partition.topic, partition.index)
+        return self._checkpoints[self._broker.log_directories.directory_of(key).path]
+
+    def _finish(self, partition: Partition, result: CleaningResult | BaseException) -> None:
+        called_off = self._cleaning is not partition
+        self._cleaning = None
+        if isinstance(result, CleaningResult):
+            if not called_off and not self._stopped:
+                self._apply(partition, result)
+        elif isinstance(result, CleaningStopped):
+            pass
+        elif isinstance(result, OSError | CorruptRecord):
+            log.error("compaction of %s failed, it is left alone until a restart: %s", partition, result)
+            self._uncleanable.add(partition)
+        else:
+            raise result
+        if not self._stopped:
+            self._look()
+
+    def _apply(self, partition: Partition, result: CleaningResult) -> None:
+        try:
+            files = result.apply(partition.log, self._broker.disk)
+        except OSError as fault:
+            log.error("the compacted segments of %s could not be swapped in: %s", partition, fault)
+            self._uncleanable.add(partition)
+            return
+        if files is None:
+            return
+        self._remove_later(files, partition.config.file_delete_delay_ms)
+        checkpoint = self._checkpoint_of(partition)
+        checkpoint.set(TopicPartition(partition.topic, partition.index), result.first_dirty_offset)
+        self._broker.background.run(checkpoint.write, _report)
+        statistics = result.statistics
+        log.info(
+            "compacted %s: %d of %d records kept, %d bytes became %d",
+            partition,
+            statistics.records_kept,
+            statistics.records_read,
+            statistics.bytes_read,
+            statistics.bytes_written,
+        )
+
+
+def _urgency(plan: CleaningPlan) -> tuple[bool, float]:
+    return plan.overdue, plan.dirty_ratio
+
+
+def _report(result: None | BaseException) -> None:
+    if isinstance(result, BaseException):
+        log.warning("the cleaner's checkpoint could not be written: %s", result)

@@ -1,0 +1,67 @@
+"""fsync off the event loop, at most one flush per partition at a time.
+
+Requests that come while a flush runs share the next one, so a busy partition with `flush.messages=1` pays one
+fsync for many acknowledgements.
+"""
+
+import logging
+from collections.abc import Callable
+
+from tidelog.broker.background import Background
+from tidelog.broker.partition import Partition
+from tidelog.storage.flush_plan import FlushPlan
+
+log = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Runs flush plans of partitions in worker threads."""
+
+    def __init__(
+        self,
+        background: Background,
+        on_flushed: Callable[[Partition], None],
+        on_failed: Callable[[Partition, OSError], None],
+    ) -> None:
+        self._background = background
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self._running: set[Partition] = set()
+        self._again: set[Partition] = set()
+
+    def request(self, partition: Partition) -> None:
+        """Make everything the partition has appended so far durable."""
+        if partition in self._running:
+            self._again.add(partition)
+            return
+        plan = partition.log.flush_plan()
+        partition.flush_started()
+        if plan is None:
+            self._on_flushed(partition)
+        else:
+            self._run(partition, plan)
+
+    def request_closed(self, partition: Partition) -> None:
+        """Make the closed segments durable, so that recovery need not read them; the active one waits."""
+        if partition not in self._running:
+            plan = partition.log.flush_plan(closed_only=True)
+            if plan is not None:
+                self._run(partition, plan)
+
+    def _run(self, partition: Partition, plan: FlushPlan) -> None:
+        self._running.add(partition)
+        self._background.run(plan.run, lambda result: self._finish(partition, plan, result))
+
+    def _finish(self, partition: Partition, plan: FlushPlan, result: None | BaseException) -> None:
+        self._running.discard(partition)
+        if result is None:
+            partition.log.flushed(plan)
+            self._on_flushed(partition)
+        elif isinstance(result, OSError):
+            log.error("flushing %s failed: %s", partition, result)
+            self._on_failed(partition, result)
+        else:
+            raise result
+        if partition in self._again:
+            self._again.discard(partition)
+            self.request(partition)

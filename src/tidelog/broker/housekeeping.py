@@ -1,0 +1,179 @@
+"""What a broker does without being asked: retention, compaction, flushing by age, checkpoints, tidying up.
+
+Each chore is a timer that sets itself again. What blocks runs in worker threads; what changes a log runs on the loop.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.compaction import Compaction
+from tidelog.broker.partition import Partition
+from tidelog.model.identifiers import TopicPartition
+from tidelog.model.log_config import INT64_MAX
+from tidelog.storage.retention import remove_deleted_files
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 1_000
+
+
+class Housekeeping:
+    """The chores of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._compaction = Compaction(broker, self.remove_later)
+        self._seen_bytes: dict[Partition, int] = {}
+        self._stopped = False
+        self._checkpointing = False
+        self._checkpoint_again = False
+        self._removals: dict[int, Callable[[], None]] = {}
+        self._removal_count = 0
+
+    def start(self) -> None:
+        """Begin all chores."""
+        settings = self._broker.settings
+        self._every("tick", lambda: TICK_MS, self._tick)
+        self._every("retention", lambda: settings.get_int("log.retention.check.interval.ms"), self.retain)
+        self._every(
+            "checkpoint", lambda: settings.get_int("log.flush.offset.checkpoint.interval.ms"), self.checkpoint
+        )
+        self._every(
+            "producers",
+            lambda: settings.get_int("producer.id.expiration.check.interval.ms"),
+            self._expire_producers,
+        )
+        self._compaction.start()
+        for folder in self._broker.log_directories.doomed_folders():
+            self._remove_folder(folder)
+
+    def stop(self) -> None:
+        """Begin no more chores; remove what was waiting to be removed."""
+        self._stopped = True
+        self._compaction.stop()
+        for remove in list(self._removals.values()):
+            remove()
+
+    def _every(self, name: str, interval_ms: Callable[[], int], chore: Callable[[], None]) -> None:
+        """Run a chore again and again."""
+
+        def run() -> None:
+            if not self._stopped:
+                chore()
+                arm()
+
+        def arm() -> None:
+            self._broker.timers.set(
+                ("housekeeping", name), self._broker.clock.now_ms() + interval_ms(), run
+            )
+
+        arm()
+
+    def _tick(self) -> None:
+        """Once a second: write index entries, flush what is old enough, flush segments that are closed."""
+        now_ms = self._broker.clock.now_ms()
+        seen_bytes = self._seen_bytes
+        for partition in self._broker.partitions.values():
+            config = partition.config
+            if config.flush_ms != INT64_MAX and now_ms - partition.unflushed_since_ms >= config.flush_ms:
+                self._broker.flusher.request(partition)
+            if seen_bytes.get(partition, 0) == partition.appended_bytes:
+                continue
+            seen_bytes[partition] = partition.appended_bytes
+            try:
+                partition.log.write_indexes()
+            except OSError as fault:
+                log.warning("the indexes of %s could not be written: %s", partition, fault)
+            if partition.log.active.base_offset > partition.log.recovery_point:
+                self._broker.flusher.request_closed(partition)
+
+    # -- retention
+
+    def retain(self) -> None:
+        """Delete the segments that retention lets go."""
+        now_ms = self._broker.clock.now_ms()
+        for partition in list(self._broker.partitions.values()):
+            plan = partition.log.retention_plan(now_ms, partition.high_watermark)
+            if not plan:
+                continue
+            for line in plan.explain():
+                log.info("%s: deleting segment %s", partition, line)
+            try:
+                files = partition.log.delete_segments(plan, now_ms)
+            except OSError as fault:
+                log.warning("retention of %s failed: %s", partition, fault)
+                continue
+            self.remove_later(files, partition.config.file_delete_delay_ms)
+
+    def remove_later(self, files: Sequence[str], delay_ms: int) -> None:
+        """Remove files that left a log, after `file.delete.delay.ms`."""
+        if files:
+            self._later(delay_ms, lambda: remove_deleted_files(self._broker.disk, files))
+
+    def delete_log(self, partition: Partition) -> None:
+        """Take the log of a deleted partition out of use and remove its folder a little later."""
+        broker = self._broker
+        self._seen_bytes.pop(partition, None)
+        self._compaction.forget(partition)
+        deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
+        try:
+            folder = broker.log_directories.delete_log(
+                TopicPartition(partition.topic, partition.index), deletion_id
+            )
+        except OSError as fault:
+            log.error("the folder of %s could not be renamed: %s", partition, fault)
+            return
+        self._later(
+            partition.config.file_delete_delay_ms, lambda: broker.log_directories.remove_folder(folder)
+        )
+
+    def _remove_folder(self, folder: str) -> None:
+        directories = self._broker.log_directories
+        self._broker.background.run(lambda: directories.remove_folder(folder), _report_removal)
+
+    def _later(self, delay_ms: int, remove: Callable[[], None]) -> None:
+        """Remove something in a worker thread after a delay, or when the broker stops."""
+        number = self._removal_count = self._removal_count + 1
+        key = ("housekeeping", "removal", number)
+        self._removals[number] = remove
+
+        def due() -> None:
+            self._removals.pop(number, None)
+            self._broker.background.run(remove, _report_removal)
+
+        self._broker.timers.set(key, self._broker.clock.now_ms() + delay_ms, due)
+
+    # -- checkpoints and producers
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log starts and high watermarks down, in a worker thread."""
+        if self._checkpointing:
+            self._checkpoint_again = True
+            return
+        broker = self._broker
+        plan = broker.log_directories.checkpoint_plan(broker.high_watermarks())
+        self._checkpointing = True
+        broker.background.run(plan.run, self._checkpointed)
+
+    def _checkpointed(self, result: None | BaseException) -> None:
+        self._checkpointing = False
+        if isinstance(result, BaseException):
+            log.warning("the checkpoints could not be written: %s", result)
+        if self._checkpoint_again:
+            self._checkpoint_again = False
+            self.checkpoint()
+
+    def _expire_producers(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        for partition in self._broker.partitions.values():
+            partition.log.producers.expire(now_ms)
+
+
+def _report_removal(result: None | BaseException) -> None:
+    if isinstance(result, BaseException):
+        log.warning("deleted files could not be removed: %s", result)
