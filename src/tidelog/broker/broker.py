@@ -1,7 +1,8 @@
 """One node without sockets: settings, metadata, partitions, and the parts that serve them.
 
-The broker follows the cluster image: a topic that appears gets its logs opened, one that goes gets them deleted, a setting that
-changes is obeyed from then on. Everything runs on one event loop; `background` runs what would block it.
+The broker follows the cluster image: a topic that appears gets its logs opened, one that goes gets them
+deleted, a setting that changes is obeyed from then on. Everything runs on one event loop; `background` runs
+what would block it.
 """
 
 import logging
@@ -150,7 +151,11 @@ class Broker:
         """Compare the leader epoch a client believes in with ours (KIP-320); -1 asks for no check."""
         if epoch < 0 or epoch == partition.leader_epoch:
             return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return (
+            ErrorCode.FENCED_LEADER_EPOCH
+            if epoch < partition.leader_epoch
+            else ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
 
     def advance_log_start(self, partition: Partition, offset: int) -> None:
         """Delete the records before an offset; whole segments leave the disk a little later."""
@@ -185,9 +190,7 @@ class Broker:
 
     # -- following the image
 
-    def _image_changed(
-        self, old: ClusterImage, new: ClusterImage, records: Sequence[MetadataRecord]
-    ) -> None:
+    def _image_changed(self, old: ClusterImage, new: ClusterImage, records: Sequence[MetadataRecord]) -> None:
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
         for name, topic in new.topics.items():

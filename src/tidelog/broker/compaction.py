@@ -1,7 +1,8 @@
 """Runs the log cleaner: picks the dirtiest log, cleans it in a worker thread, swaps the result in.
 
-One log at a time. After a round the next is looked for at once; when nothing needs cleaning the cleaner rests for
-`log.cleaner.backoff.ms`. A log whose cleaning failed (a damaged batch, say) is left alone until the broker restarts.
+One log at a time. After a round the next is looked for at once; when nothing needs cleaning the cleaner
+rests for `log.cleaner.backoff.ms`. A log whose cleaning failed (a damaged batch, say) is left alone until
+the broker restarts.
 """
 
 import logging
@@ -154,6 +155,6 @@ def _urgency(plan: CleaningPlan) -> tuple[bool, float]:
     return plan.overdue, plan.dirty_ratio
 
 
-def _report(result: None | BaseException) -> None:
+def _report(result: BaseException | None) -> None:
     if isinstance(result, BaseException):
         log.warning("the cleaner's checkpoint could not be written: %s", result)

@@ -1,11 +1,11 @@
 """From a frame to an answer: header, API row, handler.
 
-`Dispatcher.handle` takes one request frame and returns the answer's chunks, a `PendingAnswer` that is filled later,
-or None where the protocol has no answer (Produce with acks=0). It raises `CloseConnection` where Kafka
+`Dispatcher.handle` takes one request frame and returns the answer's chunks, a `PendingAnswer` that is filled
+later, or None where the protocol has no answer (Produce with acks=0). It raises `CloseConnection` where Kafka
 closes the connection: an unknown API or version, or bytes that do not follow the schema.
 
-Produce, Fetch and ApiVersions have hand-written codecs; every other API is decoded and encoded through kio and
-served by the module of its name in `tidelog.broker.handlers`, imported on first use.
+Produce, Fetch and ApiVersions have hand-written codecs; every other API is decoded and encoded through kio
+and served by the module of its name in `tidelog.broker.handlers`, imported on first use.
 """
 
 import importlib
@@ -66,7 +66,9 @@ class ConnectionContext:
             self.client_id_raw = raw
 
     def __repr__(self) -> str:
-        return f"<ConnectionContext {self.host}:{self.port} {self.listener_name} client_id={self.client_id!r}>"
+        return (
+            f"<ConnectionContext {self.host}:{self.port} {self.listener_name} client_id={self.client_id!r}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)

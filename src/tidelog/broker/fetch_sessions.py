@@ -1,10 +1,11 @@
 """Incremental fetch sessions (KIP-227).
 
-A client with a session names its partitions once; later fetches carry only what changed, and answers only the partitions
-that have news. The broker keeps, per session, what it last told the client of each partition.
+A client with a session names its partitions once; later fetches carry only what changed, and answers only
+the partitions that have news. The broker keeps, per session, what it last told the client of each partition.
 
-Epochs: 0 opens a session (closing the one named), -1 closes it, any other value must be the next one expected.
-Partitions that gave data move to the end of the session, so that a small `fetch.max.bytes` serves all in turn.
+Epochs: 0 opens a session (closing the one named), -1 closes it, any other value must be the next one
+expected. Partitions that gave data move to the end of the session, so that a small `fetch.max.bytes` serves
+all in turn.
 """
 
 from collections import OrderedDict

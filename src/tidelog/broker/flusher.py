@@ -52,7 +52,7 @@ class Flusher:
         self._running.add(partition)
         self._background.run(plan.run, lambda result: self._finish(partition, plan, result))
 
-    def _finish(self, partition: Partition, plan: FlushPlan, result: None | BaseException) -> None:
+    def _finish(self, partition: Partition, plan: FlushPlan, result: BaseException | None) -> None:
         self._running.discard(partition)
         if result is None:
             partition.log.flushed(plan)

@@ -1,6 +1,7 @@
 """What a broker does without being asked: retention, compaction, flushing by age, checkpoints, tidying up.
 
-Each chore is a timer that sets itself again. What blocks runs in worker threads; what changes a log runs on the loop.
+Each chore is a timer that sets itself again. What blocks runs in worker threads; what changes a log runs on
+the loop.
 """
 
 import logging
@@ -68,9 +69,7 @@ class Housekeeping:
                 arm()
 
         def arm() -> None:
-            self._broker.timers.set(
-                ("housekeeping", name), self._broker.clock.now_ms() + interval_ms(), run
-            )
+            self._broker.timers.set(("housekeeping", name), self._broker.clock.now_ms() + interval_ms(), run)
 
         arm()
 
@@ -160,7 +159,7 @@ class Housekeeping:
         self._checkpointing = True
         broker.background.run(plan.run, self._checkpointed)
 
-    def _checkpointed(self, result: None | BaseException) -> None:
+    def _checkpointed(self, result: BaseException | None) -> None:
         self._checkpointing = False
         if isinstance(result, BaseException):
             log.warning("the checkpoints could not be written: %s", result)
@@ -174,6 +173,6 @@ class Housekeeping:
             partition.log.producers.expire(now_ms)
 
 
-def _report_removal(result: None | BaseException) -> None:
+def _report_removal(result: BaseException | None) -> None:
     if isinstance(result, BaseException):
         log.warning("deleted files could not be removed: %s", result)

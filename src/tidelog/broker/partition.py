@@ -1,11 +1,11 @@
 """One replica of a partition on this broker: leadership, offsets, the high watermark, and who waits for it.
 
-The leader checks a produced batch, asks the producer state whether it is a retry, gives it the next offset and
-appends it. With one replica in sync the high watermark is the end of the log.
+The leader checks a produced batch, asks the producer state whether it is a retry, gives it the next offset
+and appends it. With one replica in sync the high watermark is the end of the log.
 
-What an acknowledgement promises: the batch is in the log of this process (it survives a kill of the process). It
-is on the disk as well when the topic's `flush.messages` or `flush.ms` asked for that: the append that crosses
-`flush.messages` is not acknowledged before the fsync that covers it.
+What an acknowledgement promises: the batch is in the log of this process (it survives a kill of the
+process). It is on the disk as well when the topic's `flush.messages` or `flush.ms` asked for that: the
+append that crosses `flush.messages` is not acknowledged before the fsync that covers it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -105,7 +105,7 @@ class Partition:
     def append_produced(
         self, records: memoryview | None, now_ms: int, *, from_client: bool = True
     ) -> Appended | Refused:
-        """Append a batch that a producer sent."""
+        """Append a batch that a producer sent; it is patched where it lies."""
         if records is None:
             return Refused(ErrorCode.INVALID_RECORD, "the partition has no records")
         checked = check_produced(records, self.rules, now_ms, from_client=from_client)
@@ -116,7 +116,9 @@ class Partition:
         if header.producer_id >= 0:
             verdict = log.producers.check(header, from_client=from_client)
             if type(verdict) is Duplicate:
-                return Appended(verdict.base_offset, verdict.timestamp_ms if log_append_time_ms >= 0 else -1, -1)
+                return Appended(
+                    verdict.base_offset, verdict.timestamp_ms if log_append_time_ms >= 0 else -1, -1
+                )
             if verdict is not None:
                 return verdict  # type: ignore[return-value]
         base_offset = log.log_end_offset
@@ -145,9 +147,7 @@ class Partition:
         self.unflushed_messages = 0
         self.unflushed_since_ms = INT64_MAX
 
-    def append_internal(
-        self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int
-    ) -> int | Refused:
+    def append_internal(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> int | Refused:
         """Append the broker's own records (groups, transactions) as one batch; return its base offset."""
         batch = build_batch(
             [Record(index, now_ms, key, value, ()) for index, (key, value) in enumerate(records)],
@@ -156,7 +156,7 @@ class Partition:
         return outcome if isinstance(outcome, Refused) else outcome.base_offset
 
     def read_records(self, from_offset: int) -> Iterator[Record]:
-        """Every record from an offset to the high watermark, for loading state; control batches are left out."""
+        """Every record from an offset to the high watermark, for loading state; no control batches."""
         offset = max(from_offset, self.log.log_start_offset)
         while offset < self.high_watermark:
             piece = self.log.read(offset, READ_BYTES, self.high_watermark)
@@ -179,4 +179,5 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
     def __repr__(self) -> str:
-        return f"<Partition {self} epoch={self.leader_epoch} end={self.log.log_end_offset} hw={self.high_watermark}>"
+        end_offset = self.log.log_end_offset
+        return f"<Partition {self} epoch={self.leader_epoch} end={end_offset} hw={self.high_watermark}>"

@@ -1,4 +1,5 @@
-"""ApiVersions, versions 0 to 5, by hand: the first thing every client asks, so it must not wait for an import.
+"""ApiVersions, versions 0 to 5, by hand: the first thing every client asks, so it must not wait for an
+import.
 
     request v0–2  empty
     v3            flexible: client_software_name, client_software_version (KIP-511)
@@ -6,10 +7,11 @@
 
     response v0   error int16, [api key int16, min int16, max int16]
     v1            throttle_time_ms int32
-    v3            flexible; tagged: supported features (0), finalized features epoch (1), finalized features (2)
+    v3            flexible; tagged: supported features (0), finalized features epoch (1), finalized features
+    (2)
 
-The response header has no tagged fields in any version, and a version the broker does not know is answered with a
-version 0 body, error 35 and the full list, from which the client picks a version they share.
+The response header has no tagged fields in any version, and a version the broker does not know is answered
+with a version 0 body, error 35 and the full list, from which the client picks a version they share.
 """
 
 import re

@@ -1,7 +1,8 @@
 """The table of APIs: what Tidelog speaks, in which versions, and what it tells clients.
 
 Each row gives the key, Kafka's name, the lowest version advertised, the highest version, the first flexible
-version (None if there is none), the family it belongs to and the stage of a connection from which it is allowed.
+version (None if there is none), the family it belongs to and the stage of a connection from which it is
+allowed.
 
 The advertised floor matters as much as what is implemented: librdkafka up to 2.10 switches a feature on
 only if the range holds an exact old version (Produce 0, 3 and 7; Fetch 4 and 10; …). Produce therefore

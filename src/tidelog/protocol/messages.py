@@ -3,7 +3,8 @@
 kio has one frozen dataclass per message and version. A handler reads a request as kio's object and answers
 with a plain mapping of field names written for the newest version; `encode_response` keeps the fields the
 negotiated version has, fills the rest with the schema's defaults and turns plain numbers into kio's
-types (milliseconds into timedelta, error numbers into its enumeration). So a handler is written once, not once per version.
+types (milliseconds into timedelta, error numbers into its enumeration). So a handler is written once, not
+once per version.
 
 kio itself takes about 150 ms to import, so nothing here touches it until the first control-plane request;
 `warm` imports it in the background after start-up.

@@ -22,7 +22,6 @@ from uuid import UUID
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
-
     INT32,
     MalformedRequest,
     checked_slice,
@@ -190,5 +189,3 @@ def encode_response(
     else:
         parts[0] = RESPONSE_PREFIX.pack(size + 4, correlation_id)
     return b"".join(parts)
-
-

@@ -61,7 +61,9 @@ class Edge:
         """Count a new connection in, or refuse it because there are too many."""
         host = connection.context.host
         if len(self.connections) >= self._connections_max:
-            self.report(connection.context, f"more than {self._connections_max} connections (max.connections)")
+            self.report(
+                connection.context, f"more than {self._connections_max} connections (max.connections)"
+            )
             return False
         if self._addresses[host] >= self._per_address_max:
             self.report(

@@ -112,7 +112,7 @@ class Node:
             self._workers.close()
 
 
-def _ignore(result: None | BaseException) -> None:
+def _ignore(result: BaseException | None) -> None:
     if isinstance(result, BaseException):
         log.warning("importing the message schemas ahead of use failed: %s", result)
 
@@ -138,9 +138,7 @@ def _bind(listener: Listener) -> socket.socket:
     return sock
 
 
-def _advertised(
-    settings: BrokerSettings, bound: list[tuple[Listener, socket.socket]]
-) -> dict[str, Endpoint]:
+def _advertised(settings: BrokerSettings, bound: list[tuple[Listener, socket.socket]]) -> dict[str, Endpoint]:
     """The addresses clients are told; port 0 becomes the port the system chose."""
     ports = {listener.name: sock.getsockname()[1] for listener, sock in bound}
     endpoints = {}

@@ -1,8 +1,9 @@
 """The sending side of a plain TCP connection.
 
 Answers are written straight to the socket, not through the transport, so that file ranges go out with
-sendfile. What the socket does not take at once stays queued, in order, until the loop says that it is writable.
-The descriptor is a duplicate of the transport's, because an event loop lets nobody else watch its own.
+sendfile. What the socket does not take at once stays queued, in order, until the loop says that it is
+writable. The descriptor is a duplicate of the transport's, because an event loop lets nobody else watch its
+own.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Run a broker: as this process, or in a thread of it.
 
-`serve` blocks until SIGTERM or SIGINT and stops cleanly; a second signal ends at once. `BrokerThread` runs a broker with an event loop of
-its own beside other work, for tests.
+`serve` blocks until SIGTERM or SIGINT and stops cleanly; a second signal ends at once. `BrokerThread` runs a
+broker with an event loop of its own beside other work, for tests.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 Behaviour
 - Answers whole batches as ranges of the segment files; an offset inside a batch returns the whole batch.
-- Up to `max_bytes` in all and `partition_max_bytes` each, but always at least one batch, even one above the limits.
+- Up to `max_bytes` in all and `partition_max_bytes` each, but always at least one batch, even one above the
+  limits.
 - Waits up to `max_wait_ms` for `min_bytes`, unless a partition has an error or the request names none.
 - read_committed stops at the last stable offset and lists the aborted transactions of the range.
 - Incremental sessions (KIP-227), topic ids from v13 (KIP-516), leader epoch checks (KIP-320),
@@ -223,6 +224,4 @@ def fetch_partition(
             if records is None
             else [(a.producer_id, a.first_offset) for a in log.aborted_transactions(offset, upper_offset)]
         )
-    return Fetched(
-        index, 0, high_watermark, last_stable_offset, log_start_offset, aborted, -1, records
-    )
+    return Fetched(index, 0, high_watermark, last_stable_offset, log_start_offset, aborted, -1, records)

@@ -1,7 +1,8 @@
 """InitProducerId (key 22), versions 0 to 5: a producer id for an idempotent producer.
 
-Every request without a transactional id gets a new producer id with epoch 0, as in Kafka, also when the client names
-the one it had (KIP-360). Ids come from blocks that are durable before the first id of a block is handed out.
+Every request without a transactional id gets a new producer id with epoch 0, as in Kafka, also when the
+client names the one it had (KIP-360). Ids come from blocks that are durable before the first id of a block
+is handed out.
 
 Not supported: transactional ids (answered UNSUPPORTED_VERSION, which clients report at once).
 """

@@ -3,8 +3,9 @@
 Behaviour
 - A timestamp of 0 or more: the first record at or after it, with its timestamp; offset -1 when there is none.
 - Special timestamps: -1 the end (high watermark, or last stable offset for read_committed), -2 the start,
-  -3 the record with the largest timestamp (v7, KIP-734), -4 the earliest local offset (v8), which is the start
-  because nothing is tiered, -5 the last tiered offset (v9) and -6 the earliest pending upload (v11): none.
+  -3 the record with the largest timestamp (v7, KIP-734), -4 the earliest local offset (v8), which is the
+  start because nothing is tiered, -5 the last tiered offset (v9) and -6 the earliest pending upload (v11):
+  none.
 - Leader epochs are checked from v4 on (KIP-320).
 """
 

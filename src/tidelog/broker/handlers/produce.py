@@ -3,11 +3,13 @@
 Behaviour
 - Each partition's batch is checked and appended on its own; one bad batch fails only its partition.
 - acks=0 has no answer; an error then closes the connection, as in Kafka, so that the client notices.
-- acks=1 and acks=all answer when the batch is in the log and, where `flush.messages` asked for it, on the disk.
+- acks=1 and acks=all answer when the batch is in the log and, where `flush.messages` asked for it, on the
+  disk.
 - A retry by an idempotent producer is answered with the offset of the first time, and writes nothing.
 
-Versions: v5 log start offset, v8 record errors and message (KIP-467), v9 flexible, v13 topic ids (KIP-516).
-Below version 3 the message formats 0 and 1 would be needed: advertised for old librdkafka, refused as Kafka 4 does.
+Versions: v5 log start offset, v7 zstd (KIP-110), v8 record errors and message (KIP-467), v9 flexible, v13
+topic ids (KIP-516). Below version 3 the message formats 0 and 1 would be needed: advertised for old
+librdkafka, refused as Kafka 4 does.
 
 Not supported: transactional batches.
 """
@@ -17,7 +19,7 @@ from uuid import UUID
 
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext
 from tidelog.broker.parking import Waiter, Watched
-from tidelog.broker.partition import Appended, Partition
+from tidelog.broker.partition import Partition
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.protocol.produce import (
     PartitionProduced,
@@ -27,10 +29,15 @@ from tidelog.protocol.produce import (
     encode_response,
 )
 
+from tidelog.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_SIZE
+from tidelog.records.compression import Codec
+
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 ACKS_NONE = 0
+#: older clients could not read zstd, so batches of theirs may not have it (KIP-110)
+FIRST_ZSTD = 7
 ACKS_VALID = (-1, 0, 1)
 
 
@@ -79,7 +86,7 @@ def handle(
     flushes: dict[Partition, int] = {}
     if acks in ACKS_VALID:
         answers = [
-            (topic, _append_topic(broker, topic, partitions, now_ms, flushes))
+            (topic, _append_topic(broker, topic, partitions, version, now_ms, flushes))
             for topic, partitions in request.topics
         ]
     else:
@@ -96,6 +103,7 @@ def _append_topic(
     broker: "Broker",
     topic: str | UUID,
     partitions: list[tuple[int, memoryview | None]],
+    version: int,
     now_ms: int,
     flushes: dict[Partition, int],
 ) -> list[PartitionProduced]:
@@ -112,21 +120,26 @@ def _append_topic(
         if partition is None:
             produced.append(PartitionProduced(index, unknown))
             continue
+        if version < FIRST_ZSTD and records is not None and _is_zstd(records):
+            produced.append(PartitionProduced(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
+            continue
         outcome = partition.append_produced(records, now_ms)
-        if type(outcome) is Appended:
+        if not isinstance(outcome, Refused):
             base_offset, log_append_time_ms, flush_to = outcome
             if flush_to >= 0:
                 flushes[partition] = flush_to
             if partition.waiters and not partition.progressing:
                 broker.note_progress(partition)
             produced.append(
-                PartitionProduced(
-                    index, 0, base_offset, log_append_time_ms, partition.log.log_start_offset
-                )
+                PartitionProduced(index, 0, base_offset, log_append_time_ms, partition.log.log_start_offset)
             )
         else:
-            produced.append(_refusal(index, outcome, partition.log.log_start_offset))  # type: ignore[arg-type]
+            produced.append(_refusal(index, outcome, partition.log.log_start_offset))
     return produced
+
+
+def _is_zstd(records: memoryview) -> bool:
+    return len(records) >= HEADER_SIZE and records[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD
 
 
 def _refusal(index: int, refused: Refused, log_start_offset: int) -> PartitionProduced:
