@@ -1,7 +1,7 @@
 """What no client library shows: which leaders answer, and the batch headers as the broker sends them.
 
-ListOffsets version 1 and Fetch version 4 over a plain socket, written out by hand; the record batch header is decoded here
-from its public layout. Independent of the broker's own code on purpose.
+ListOffsets version 1 and Fetch version 4 over a plain socket, written out by hand; the record batch header
+is decoded here from its public layout. Independent of the broker's own code on purpose.
 """
 
 import socket

@@ -68,8 +68,8 @@ def make_topics(admin: AdminClient, bootstrap: str) -> Callable[..., None]:
 def wait_until_served(bootstrap: str, names: list[str], partitions: int) -> None:
     """Until each partition's leader answers: Kafka says that a topic is made before its leaders take writes.
 
-    Only acks=0 needs this, since nobody hears of the refusal. The request is written by hand, because librdkafka
-    remembers for a second or more that a topic had no leader.
+    Only acks=0 needs this, since nobody hears of the refusal. The request is written by hand, because
+    librdkafka remembers for a second or more that a topic had no leader.
     """
     deadline = time.monotonic() + DEADLINE_SECONDS
     while failing := unserved_partitions(bootstrap, names, partitions):

@@ -1,0 +1,63 @@
+"""The Java client: a single source file run by `java`, its jars fetched once by Maven into the cache."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from drivers.contract import require_program, unavailable
+
+KAFKA_CLIENTS_VERSION = "4.3.1"
+SOURCE = Path(__file__).parent.parent / "java" / "Conformance.java"
+RUN_SECONDS = 60
+FETCH_SECONDS = 300
+
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tidelog.tests</groupId><artifactId>kafka-clients</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-clients</artifactId><version>{KAFKA_CLIENTS_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+def jars() -> Path:
+    """The folder of the client's jars, filled on first use."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog"
+    folder = cache / f"kafka-clients-{KAFKA_CLIENTS_VERSION}"
+    complete = folder / ".complete"
+    if complete.exists():
+        return folder
+    maven = require_program("mvn")
+    folder.mkdir(parents=True, exist_ok=True)
+    pom = folder / "pom.xml"
+    pom.write_text(POM)
+    command = [
+        maven,
+        "-q",
+        "-B",
+        "-f",
+        str(pom),
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={folder}",
+    ]
+    try:
+        fetched = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        unavailable(f"kafka-clients {KAFKA_CLIENTS_VERSION} did not come from Maven in {FETCH_SECONDS} s")
+    if fetched.returncode:
+        unavailable(f"kafka-clients {KAFKA_CLIENTS_VERSION} could not be fetched: {fetched.stdout[-500:]}")
+    complete.touch()
+    return folder
+
+
+def run_java(bootstrap: str, scenario: str, *arguments: str) -> list[tuple[str, str]]:
+    """What the scenario said, in order, as names and values."""
+    java = require_program("java")
+    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"]
+    command = [java, *options, str(SOURCE), bootstrap, scenario, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    assert done.returncode == 0, f"{scenario} failed: {done.stderr[-3000:]}"
+    return [(name, value) for name, _, value in (line.partition("=") for line in done.stdout.splitlines())]
