@@ -26,7 +26,7 @@ def status(connection: Connection, as_json: bool) -> None:
     admin = connection.admin()
     known = connection.metadata(admin)
     with explained("the cluster cannot be described"):
-        described = admin.describe_cluster(request_timeout=connection.timeout_seconds).result()
+        described = connection.outcome(admin.describe_cluster(request_timeout=connection.timeout_seconds))
     partitions = [partition for topic in known.topics.values() for partition in topic.partitions.values()]
     controller = described.controller.id if described.controller is not None else None
     leaders: dict[int, int] = {}

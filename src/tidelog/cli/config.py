@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.connection import Connection, connection_options, parse_assignments
+from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import explained
 from tidelog.cli.output import json_option, print_json, print_table
+from tidelog.cli.properties import parse_assignments
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -43,7 +44,7 @@ def describe_configs(connection: Connection, admin: "AdminClient", kind: str, na
     with explained(f"the settings of {kind} {name!r} cannot be read"):
         resource = ConfigResource(kind, name)
         futures = admin.describe_configs([resource], request_timeout=connection.timeout_seconds)
-        entries = futures[resource].result()
+        entries = connection.outcome(futures[resource])
     return [
         ConfigLine(
             entry.name,
@@ -77,7 +78,7 @@ def alter_configs(
     with explained(f"the settings of {kind} {name!r} were not changed"):
         resource = ConfigResource(kind, name, incremental_configs=entries)
         futures = admin.incremental_alter_configs([resource], request_timeout=connection.timeout_seconds)
-        futures[resource].result()
+        connection.outcome(futures[resource])
     changes = [f"{setting}={value}" for setting, value in values.items()]
     changes += [f"{setting} back to its default" for setting in removed]
     click.echo(f"Changed {kind} {name}: {', '.join(changes)}.")

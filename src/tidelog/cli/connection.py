@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tidelog.cli.errors import CommandError, explained
+from tidelog.cli.properties import parse_assignments, read_properties
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.admin._metadata import ClusterMetadata
@@ -26,44 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_KAFKA_PORT = 9092
 PROBE_TIMEOUT_SECONDS = 3.0
+OUTCOME_MARGIN_SECONDS = 5.0
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def parse_assignments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """Split `name=value` words; a word without '=' is a mistake on the command line."""
-    values: dict[str, str] = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name.strip():
-            raise click.BadParameter(f"{pair!r} is not of the form name=value", param_hint=option)
-        values[name.strip()] = value.strip()
-    return values
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read `name=value` (or `name: value`) lines; '#' begins a comment, a final '\\' joins lines."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as failure:
-        raise CommandError(f"cannot read {path}: {failure.strerror}", "check the path") from failure
-    except UnicodeDecodeError as failure:
-        raise CommandError(f"{path} is not a UTF-8 text file", "give a properties file") from failure
-    values: dict[str, str] = {}
-    pending = ""
-    for number, raw_line in enumerate(text.splitlines(), start=1):
-        line = pending + raw_line.strip()
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            pending = line[:-1]
-            continue
-        at = min((line.index(mark) for mark in "=:" if mark in line), default=-1)
-        if at <= 0:
-            raise CommandError(f"{path}:{number}: {line!r} is not name=value", "write one setting per line")
-        values[line[:at].strip()] = line[at + 1 :].strip()
-    return values
 
 
 def probe(bootstrap: str) -> None:
@@ -131,6 +99,16 @@ class Connection:
                 raise
             raise CommandError(
                 f"{failure.message}; the client says: {self.last_error}", failure.hint
+            ) from failure
+
+    def outcome(self, future: "Future[Any]") -> Any:
+        """The result of an admin request; the margin bounds us should the client not give up by itself."""
+        try:
+            return future.result(timeout=self.timeout_seconds + OUTCOME_MARGIN_SECONDS)
+        except TimeoutError as failure:
+            raise CommandError(
+                f"{self.bootstrap} did not answer within {self.timeout_seconds:g} s",
+                "raise --timeout, or check 'tidelog cluster status'",
             ) from failure
 
     def plaintext(self) -> bool:

@@ -44,6 +44,6 @@ def list_offsets(
     found: dict[tuple[str, int], ListedOffset] = {}
     for partition, future in futures.items():
         with explained(f"the offsets of {partition.topic}-{partition.partition} cannot be listed"):
-            result = future.result()
+            result = connection.outcome(future)
         found[(partition.topic, partition.partition)] = ListedOffset(result.offset, result.timestamp)
     return found

@@ -118,14 +118,15 @@ def json_line(record: ShownRecord) -> bytes:
         "timestamp_ms": record.timestamp_ms if record.timestamp_ms >= 0 else None,
         "timestamp": utc_text(record.timestamp_ms),
         "timestamp_type": record.timestamp_type,
-        **_json_bytes("key", record.key),
-        **_json_bytes("value", record.value),
-        "headers": [{"name": name, **_json_bytes("value", value)} for name, value in record.headers],
+        **json_bytes("key", record.key),
+        **json_bytes("value", record.value),
+        "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
     }
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    """A field of bytes: text where it is UTF-8, else base64 under `<name>_base64`."""
     if data is None:
         return {name: None}
     try:

@@ -1,8 +1,8 @@
 """How lines of input become records to send: plain lines with an optional key delimiter, or JSON lines.
 
 A JSON line has `value` and, if wanted, `key`, `headers`, `partition`, `timestamp_ms`. A value or key that is
-not a string is sent as compact JSON, null is a null; `value_base64` and `key_base64` carry bytes. Headers are an
-object, or a list of {"name", "value"}. The lines `tidelog consume --json` prints are valid input.
+not a string is sent as compact JSON, null is a null; `value_base64` and `key_base64` carry bytes. Headers are
+an object, or a list of {"name", "value"}. The lines `tidelog consume --json` prints are valid input.
 """
 
 import base64

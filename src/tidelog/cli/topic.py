@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.connection import Connection, connection_options, parse_assignments
+from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.output import json_option, print_json, print_table
+from tidelog.cli.properties import parse_assignments
 from tidelog.cli.topic_description import describe_topics, print_description
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def create(
             futures = admin.create_topics(
                 [wanted], validate_only=dry_run, request_timeout=connection.timeout_seconds
             )
-            futures[name].result()
+            connection.outcome(futures[name])
         except KafkaException as failure:
             exists = failure.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
             if not (exists and if_not_exists):
@@ -220,7 +221,7 @@ def alter(
             futures = admin.create_partitions(
                 [NewPartitions(name, partitions)], request_timeout=connection.timeout_seconds
             )
-            futures[name].result()
+            connection.outcome(futures[name])
         click.echo(f"Topic {name} has {partitions} partitions now.")
 
 
@@ -252,7 +253,7 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists:
     futures = admin.delete_topics(wanted, request_timeout=connection.timeout_seconds)
     for name in wanted:
         with explained(f"topic {name!r} was not deleted"):
-            futures[name].result()
+            connection.outcome(futures[name])
         wait_visible(connection, admin, name, present=False)
         click.echo(f"Deleted topic {name}.")
 

@@ -61,7 +61,7 @@ def describe_topics(connection: Connection, names: list[str]) -> list[TopicDescr
     descriptions = []
     for name in dict.fromkeys(names):
         with explained(f"topic {name!r} cannot be described"):
-            described = futures[name].result()
+            described = connection.outcome(futures[name])
         rows = []
         for partition in described.partitions:
             leader = partition.leader.id if partition.leader is not None else None
