@@ -275,18 +275,24 @@ class GroupCoordinator:
         end_offset = outcome + len(effect.records)
         if partition.high_watermark >= end_offset:
             self._run(shard, machine.appended(effect.token, now_ms))
-            return
+        else:
+            self._await_replication(shard, effect.token, end_offset)
+
+    def _await_replication(self, shard: _Shard, token: int, end_offset: int) -> None:
+        """Wait for the replicas; past the commit timeout the callers get an error, and we wait on."""
+        broker, machine, partition = self._broker, shard.machine, shard.partition
 
         def verdict(replicated: bool) -> None:
             if self._shards.get(machine.partition) is not shard:
                 return
             now_ms = broker.clock.now_ms()
             if replicated:
-                self._run(shard, machine.appended(effect.token, now_ms))
+                self._run(shard, machine.appended(token, now_ms))
             else:
-                self._run(shard, machine.append_refused(effect.token, ErrorCode.REQUEST_TIMED_OUT, now_ms))
+                self._run(shard, machine.append_refused(token, ErrorCode.REQUEST_TIMED_OUT, now_ms))
+                self._await_replication(shard, token, end_offset)
 
-        deadline_ms = now_ms + broker.settings.get_int("offsets.commit.timeout.ms")
+        deadline_ms = broker.clock.now_ms() + broker.settings.get_int("offsets.commit.timeout.ms")
         broker.parking.park(_ReplicationWait(partition, end_offset, verdict), (partition,), deadline_ms)
 
     # ------------------------------------------------------------ timers

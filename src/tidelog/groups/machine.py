@@ -117,9 +117,7 @@ class GroupMachine:
 
     def appended(self, token: int, now_ms: int) -> list[Effect]:
         """The records survive us: answer those who were to wait for that."""
-        pending = self._outbox.pending.pop(token, None)
-        if pending is None:
-            return []  # given up on earlier
+        pending = self._outbox.pending.pop(token)
         assert pending.written
         if pending.on_appended is not None:
             pending.on_appended(now_ms)
@@ -127,14 +125,21 @@ class GroupMachine:
         return self._outbox.take()
 
     def append_refused(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        pending = self._outbox.pending.pop(token, None)
-        if pending is None:
-            return []
-        if not pending.written and pending.undo is not None:
-            pending.undo()
-        if pending.on_failed is not None:
-            pending.on_failed(error, now_ms)
-        self._outbox.emit([otherwise for _, otherwise in pending.waiting_reads])
+        """Not in the log: take the step back. Written but not replicated in time: tell those who wait, and
+        keep new reads waiting, for the record is still on its way.
+        """
+        pending = self._outbox.pending[token]
+        on_failed, reads = pending.on_failed, pending.waiting_reads
+        if pending.written:
+            pending.on_appended = pending.on_failed = None
+            pending.waiting_reads = []
+        else:
+            del self._outbox.pending[token]
+            if pending.undo is not None:
+                pending.undo()
+        if on_failed is not None:
+            on_failed(error, now_ms)
+        self._outbox.emit([otherwise for _, otherwise in reads])
         return self._outbox.take()
 
     # ------------------------------------------------------------ state from records
