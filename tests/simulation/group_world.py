@@ -216,7 +216,18 @@ class Client:
             self.commit()
         elif chance < 0.8:
             self.world.send(self, lambda token: FetchOffsets(token, GROUP, None), None)
+        elif self.world.chance(0.5):
+            self.wake_old_self()
         self.world.later(800, lambda: self.work() if self.alive and self.epoch == epoch else None)
+
+    def wake_old_self(self) -> None:
+        """A part of the client that has slept through a rebalance sends what it had to send."""
+        member_id, generation = self.member_id, self.generation - 1
+        self.world.send(
+            self,
+            lambda token: SyncGroup(token, GROUP, member_id, self.instance_id, generation, None, None, ()),
+            None,
+        )
 
     def beat(self, response: dict[str, object]) -> None:
         error = response["error_code"]
