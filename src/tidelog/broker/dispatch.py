@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.parking import Parked
+from tidelog.broker.produce_shapes import ProduceShape
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import api_versions, messages
 from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api
@@ -44,6 +45,8 @@ class ConnectionContext:
         "listener_name",
         "port",
         "principal",
+        "produce_shape_end",
+        "produce_shapes",
         "software",
     )
 
@@ -56,6 +59,9 @@ class ConnectionContext:
         self.client_id: str | None = None
         self.client_id_length = -1
         self.client_id_raw = b""
+        #: shapes of earlier Produce requests, and how long the last one was (see produce_shapes)
+        self.produce_shapes: dict[bytes, ProduceShape] = {}
+        self.produce_shape_end = 0
 
     def remember_client_id(self, frame: memoryview, length: int) -> None:
         """Keep the client id, decoding it only when it changes."""
@@ -108,6 +114,7 @@ class Dispatcher:
 
         self._broker = broker
         self._produce = produce.handle
+        self._produce_again = produce.handle_again
         self._fetch = fetch.handle
         self._handlers: dict[int, Handler] = {}
         self._metadata_cache: dict[tuple[int, str, bytes], bytes] = {}
@@ -117,6 +124,10 @@ class Dispatcher:
         """Serve one frame (without its size prefix)."""
         try:
             key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
+            if key == PRODUCE and context.produce_shape_end:
+                answer = self._produce_again(self._broker, context, version, correlation_id, frame)
+                if answer is not None:
+                    return answer if type(answer) is bytes else self._settle(answer)
             api = APIS.get(key)
             if api is None:
                 raise CloseConnection(f"unknown API key {key}")

@@ -42,7 +42,9 @@ class Housekeeping:
         self._every("tick", lambda: TICK_MS, self._tick)
         self._every("retention", lambda: settings.get_int("log.retention.check.interval.ms"), self.retain)
         self._every(
-            "checkpoint", lambda: settings.get_int("log.flush.offset.checkpoint.interval.ms"), self.checkpoint
+            "checkpoint",
+            lambda: settings.get_int("log.flush.offset.checkpoint.interval.ms"),
+            self._flush_closed_and_checkpoint,
         )
         self._every(
             "producers",
@@ -74,7 +76,7 @@ class Housekeeping:
         arm()
 
     def _tick(self) -> None:
-        """Once a second: write index entries, flush what is old enough, flush segments that are closed."""
+        """Once a second: write index entries, flush what is old enough."""
         now_ms = self._broker.clock.now_ms()
         seen_bytes = self._seen_bytes
         for partition in self._broker.partitions.values():
@@ -88,8 +90,6 @@ class Housekeeping:
                 partition.log.write_indexes()
             except OSError as fault:
                 log.warning("the indexes of %s could not be written: %s", partition, fault)
-            if partition.log.active.base_offset > partition.log.recovery_point:
-                self._broker.flusher.request_closed(partition)
 
     # -- retention
 
@@ -148,6 +148,17 @@ class Housekeeping:
         self._broker.timers.set(key, self._broker.clock.now_ms() + delay_ms, due)
 
     # -- checkpoints and producers
+
+    def _flush_closed_and_checkpoint(self) -> None:
+        """Flush segments that are closed, so that a crash need not read them again, and note it down.
+
+        Not right when they roll: the system writes them out by itself within half a minute, and a flush
+        that comes after that costs nearly nothing.
+        """
+        for partition in self._broker.partitions.values():
+            if partition.log.active.base_offset > partition.log.recovery_point:
+                self._broker.flusher.request_closed(partition)
+        self.checkpoint()
 
     def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks down, in a worker thread."""

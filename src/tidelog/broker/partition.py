@@ -41,6 +41,7 @@ class Partition:
         "appended_bytes",
         "config",
         "decompressed_bytes_max",
+        "flushes",
         "high_watermark",
         "index",
         "leader_epoch",
@@ -86,6 +87,8 @@ class Partition:
     def reconfigure(self, config: LogConfig) -> None:
         """Obey new settings from the next append on."""
         self.config = config
+        #: whether the settings ask for data to be on the disk after a number of messages or some time
+        self.flushes = config.flush_messages != INT64_MAX or config.flush_ms != INT64_MAX
         self.rules = ProduceRules.from_config(
             config,
             walk_always=self.walk_always,
@@ -130,17 +133,15 @@ class Partition:
         end_offset = log.log_end_offset
         self.high_watermark = end_offset
         self.appended_bytes += len(view)
-        return Appended(base_offset, log_append_time_ms, self._flush_due(end_offset - base_offset, now_ms))
+        flush_to = self._flush_due(end_offset - base_offset, now_ms) if self.flushes else -1
+        return Appended(base_offset, log_append_time_ms, flush_to)
 
     def _flush_due(self, messages: int, now_ms: int) -> int:
         """Count what is not on the disk yet; return the offset to flush to when the count is due."""
-        config = self.config
-        if config.flush_messages == INT64_MAX and config.flush_ms == INT64_MAX:
-            return -1
         if self.unflushed_messages == 0:
             self.unflushed_since_ms = now_ms
         self.unflushed_messages += messages
-        return self.log.log_end_offset if self.unflushed_messages >= config.flush_messages else -1
+        return self.log.log_end_offset if self.unflushed_messages >= self.config.flush_messages else -1
 
     def flush_started(self) -> None:
         """A flush of everything appended so far is under way."""

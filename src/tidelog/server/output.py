@@ -66,12 +66,13 @@ class SocketOutput:
                 return
             if sent == len(data):
                 return
-        self._enqueue(memoryview(data)[sent:], 0)
+        self._enqueue(memoryview(data)[sent:])
+        self._watch()
 
     def send_chunks(self, chunks: "Iterable[bytes | FileRange]") -> None:
         """Send an answer made of bytes and file ranges."""
         for chunk in chunks:
-            self._enqueue(memoryview(chunk) if isinstance(chunk, bytes) else chunk, 0)
+            self._enqueue(memoryview(chunk) if isinstance(chunk, bytes) else chunk)
         if not self._watching:
             self._pump()
 
@@ -85,13 +86,10 @@ class SocketOutput:
         self.queued_bytes = 0
         self._socket.close()
 
-    def _enqueue(self, item: memoryview | FileRange, done: int) -> None:
-        if self.closed:
-            return
-        self._queue.append((item, done))
-        self.queued_bytes += len(item) if isinstance(item, memoryview) else item.size_bytes
-        if len(self._queue) == 1 and isinstance(item, memoryview):
-            self._watch()
+    def _enqueue(self, item: memoryview | FileRange) -> None:
+        if not self.closed:
+            self._queue.append((item, 0))
+            self.queued_bytes += len(item) if isinstance(item, memoryview) else item.size_bytes
 
     def _watch(self) -> None:
         if not self._watching and not self.closed:

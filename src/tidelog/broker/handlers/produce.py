@@ -20,6 +20,7 @@ from uuid import UUID
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext
 from tidelog.broker.parking import Waiter, Watched
 from tidelog.broker.partition import Partition
+from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.protocol.produce import (
     PartitionProduced,
@@ -28,7 +29,6 @@ from tidelog.protocol.produce import (
     decode_request,
     encode_response,
 )
-
 from tidelog.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_SIZE
 from tidelog.records.compression import Codec
 
@@ -95,8 +95,46 @@ def handle(
         _close_on_error(answers)
         return None
     if flushes:
-        return _park_until_flushed(broker, request, answers, flushes, version, correlation_id, now_ms)
+        timeout_ms = request.timeout_ms
+        return _park_until_flushed(broker, answers, flushes, version, correlation_id, now_ms + timeout_ms)
+    if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
+        _remember_shape(broker, context, version, frame, request, answers)
     return encode_response(answers, version, correlation_id)
+
+
+def handle_again(
+    broker: "Broker", context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+) -> bytes | None:
+    """Serve a request that looks like an earlier one; None if it must go the long way."""
+    end = context.produce_shape_end
+    shape = context.produce_shapes.get(bytes(frame[SHAPE_START:end]))
+    if shape is None or shape.version != version or shape.image_version != broker.metadata.image.version:
+        return None
+    records = records_of(frame, end, version)
+    partition = shape.partition
+    if records is None or partition.flushes:
+        return None
+    outcome = partition.append_produced(records, broker.clock.now_ms())
+    if type(outcome) is Refused:
+        return None
+    base_offset, log_append_time_ms, _ = outcome  # type: ignore[misc]
+    if partition.waiters and not partition.progressing:
+        broker.note_progress(partition)
+    return shape.answer(correlation_id, base_offset, log_append_time_ms)
+
+
+def _remember_shape(
+    broker: "Broker",
+    context: ConnectionContext,
+    version: int,
+    frame: memoryview,
+    request: ProduceRequest,
+    answers: list[ProducedTopic],
+) -> None:
+    topic, [(index, records)] = request.topics[0]
+    partition, _ = broker.find_partition(topic, index)
+    if partition is not None and records is not None and not answers[0][1][0].error:
+        remember(context, frame, version, broker.image.version, topic, partition, records)
 
 
 def _append_topic(
@@ -169,12 +207,11 @@ def _close_on_error(answers: list[ProducedTopic]) -> None:
 
 def _park_until_flushed(
     broker: "Broker",
-    request: ProduceRequest,
     answers: list[ProducedTopic],
     flushes: dict[Partition, int],
     version: int,
     correlation_id: int,
-    now_ms: int,
+    deadline_ms: int,
 ) -> Waiter:
     def answer_of(late: dict[Partition, ErrorCode]) -> bytes:
         late_keys = {(p.topic, p.index): code for p, code in late.items()}
@@ -188,7 +225,7 @@ def _park_until_flushed(
         return encode_response(answers, version, correlation_id)
 
     waiter = FlushWaiter(answer_of, flushes)
-    broker.parking.park(waiter, flushes, now_ms + max(request.timeout_ms, 0))
+    broker.parking.park(waiter, flushes, deadline_ms)
     for partition in flushes:
         broker.flusher.request(partition)
     return waiter

@@ -1,0 +1,116 @@
+"""The short way for Produce requests that look like an earlier one of the same connection.
+
+A producer sends the same request again and again: client id, acks, timeout, topic and partition stay, only
+the correlation id and the records change. A connection remembers the shapes of its requests for one
+partition, by their bytes between the correlation id and the records. A request that starts with a remembered
+shape needs no decoding, and its answer is the earlier answer with other numbers in it. Everything unusual
+(several partitions, tagged fields, acks=0, a refused batch) goes the long way, through the decoder.
+
+A shape holds the partition it leads to, so it counts only as long as the cluster image is the same.
+"""
+
+import struct
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.partition import Partition
+from tidelog.protocol.primitives import INT32, read_unsigned_varint
+from tidelog.protocol.produce import FIRST_FLEXIBLE, PartitionProduced, encode_response
+
+if TYPE_CHECKING:
+    from tidelog.broker.dispatch import ConnectionContext
+
+#: shapes kept per connection; a producer has one per partition that it writes to alone
+SHAPES_MAX = 4096
+#: where the correlation id ends and the remembered bytes begin
+SHAPE_START = 8
+#: the last bytes of a flexible request: no tags of the partition, the topic, the request
+NO_TAGS = b"\x00\x00\x00"
+#: below version 7 the records' codec has to be looked at
+FIRST_VERSION = 7
+
+#: base offset, log append time, log start offset
+OFFSETS = struct.Struct(">qqq")
+_MARK = OFFSETS.pack(0x6D61726B6D61726B, 0x68657265686572, 0x6F6666736574)
+
+
+class ProduceShape:
+    """A Produce request for one partition, all but its records, and the answer, all but its numbers."""
+
+    __slots__ = (
+        "answer_head",
+        "answer_size",
+        "answer_tail",
+        "image_version",
+        "partition",
+        "topic",
+        "version",
+    )
+
+    def __init__(self, version: int, image_version: int, topic: str | UUID, partition: Partition) -> None:
+        self.version = version
+        self.image_version = image_version
+        self.topic = topic
+        self.partition = partition
+        produced = PartitionProduced(partition.index, 0, *OFFSETS.unpack(_MARK))
+        answer = encode_response([(topic, [produced])], version, 0)
+        head, self.answer_tail = answer.split(_MARK)
+        self.answer_size = head[:4]
+        self.answer_head = head[8:]
+
+    def answer(self, correlation_id: int, base_offset: int, log_append_time_ms: int) -> bytes:
+        """The response frame."""
+        return b"".join(
+            (
+                self.answer_size,
+                INT32.pack(correlation_id),
+                self.answer_head,
+                OFFSETS.pack(base_offset, log_append_time_ms, self.partition.log.log_start_offset),
+                self.answer_tail,
+            )
+        )
+
+
+def records_of(frame: memoryview, position: int, version: int) -> memoryview | None:
+    """The records behind a shape's bytes, None if the rest of the frame is anything but these records."""
+    if version >= FIRST_FLEXIBLE:
+        length, position = read_unsigned_varint(frame, position)
+        stop = len(frame) - 3
+        if length == 0 or position + length - 1 != stop or frame[stop:] != NO_TAGS:
+            return None
+        return frame[position:stop]
+    length = INT32.unpack_from(frame, position)[0]
+    position += 4
+    if length < 0 or position + length != len(frame):
+        return None
+    return frame[position:]
+
+
+def remember(
+    context: "ConnectionContext",
+    frame: memoryview,
+    version: int,
+    image_version: int,
+    topic: str | UUID,
+    partition: Partition,
+    records: memoryview,
+) -> None:
+    """Keep the shape of a request that was served the long way, if it has the usual form."""
+    if version < FIRST_VERSION:
+        return
+    if version >= FIRST_FLEXIBLE:
+        length_size = _varint_size(len(records) + 1)
+        end = len(frame) - 3 - len(records) - length_size
+    else:
+        end = len(frame) - 4 - len(records)
+    if end <= SHAPE_START or records_of(frame, end, version) is None:
+        return
+    shapes = context.produce_shapes
+    if len(shapes) >= SHAPES_MAX:
+        shapes.clear()
+    context.produce_shape_end = end
+    shapes[bytes(frame[SHAPE_START:end])] = ProduceShape(version, image_version, topic, partition)
+
+
+def _varint_size(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
