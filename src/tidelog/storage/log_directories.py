@@ -367,7 +367,7 @@ class LogDirectories:
 def _open_directory(
     disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
 ) -> LogDirectory:
-    disk.make_directory(path)
+    _make_directory_durably(disk, path)
     try:
         lock = disk.lock(f"{path}/{LOCK}")
     except BlockingIOError as error:
@@ -390,6 +390,17 @@ def _open_directory(
         lock.close()
         raise
     return directory
+
+
+def _make_directory_durably(disk: Disk, path: str) -> None:
+    """Make a directory and its parents so that a power cut does not take them away again."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    for directory in reversed(missing):
+        disk.make_directory(directory)
+        disk.sync_directory(directory.rpartition("/")[0] or ("/" if directory.startswith("/") else "."))
 
 
 def _check_properties(

@@ -411,12 +411,14 @@ class PartitionLog:
 
     # Durability
 
-    def flush_plan(self) -> FlushPlan | None:
-        """What to sync so that the whole log is durable; None if it is."""
-        if self.recovery_point >= self.log_end_offset and self._names_synced == self._names_version:
+    def flush_plan(self, *, closed_only: bool = False) -> FlushPlan | None:
+        """What to sync so that the log, or all of it but its active segment, is durable; None if it is."""
+        end_offset = self.active.base_offset if closed_only else self.log_end_offset
+        if self.recovery_point >= end_offset and (closed_only or self._names_synced == self._names_version):
             return None
         first = max(0, bisect_right(self._base_offsets, self.recovery_point) - 1)
-        files = [segment.file for segment in self.segments[first:]]
+        segments = self.segments[first:-1] if closed_only else self.segments[first:]
+        files = [segment.file for segment in segments]
         for segment in self.segments[first:-1]:
             files.extend(
                 self._disk.open(segment.path(kind), create=True) for kind in (OFFSET_INDEX, TIME_INDEX)
@@ -427,9 +429,9 @@ class PartitionLog:
             directories = (self.directory, parent) if not self._names_synced else (self.directory,)
         return FlushPlan(
             disk=self._disk,
-            end_offset=self.log_end_offset,
+            end_offset=end_offset,
             files=tuple(files),
-            transaction_indexes=tuple(segment.transaction_index for segment in self.segments[first:]),
+            transaction_indexes=tuple(segment.transaction_index for segment in segments),
             leader_epochs=self.leader_epochs,
             directories=directories,
             truncation_count=self._truncation_count,
@@ -612,7 +614,10 @@ class PartitionLog:
 
 def mark_for_swap(disk: Disk, directory: str, segments: list[Segment]) -> None:
     """Declare a set of compacted segments complete, durably; from here on a crash keeps them."""
-    # Last to first: as long as one of them is `.cleaned`, recovery drops the ones behind it too.
+    # Every name must be there for sure before one of them changes, and the last segment must have changed for
+    # sure before the one before it does: as long as one of them is `.cleaned`, recovery drops it and those
+    # behind it, and could otherwise mistake a part for the whole.
+    disk.sync_directory(directory)
     for segment in reversed(segments):
         segment.rename(SWAP)
-    disk.sync_directory(directory)
+        disk.sync_directory(directory)

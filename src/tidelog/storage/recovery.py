@@ -158,18 +158,24 @@ class Recovery:
         cleaned_from = min(
             (file.base_offset for file in files.values() if file.suffix == CLEANED), default=None
         )
+        if cleaned_from is not None:
+            for name, file in list(files.items()):
+                if file.suffix == SWAP and file.base_offset >= cleaned_from:
+                    self._remove(name, "it belongs to an unfinished compaction")
+                    del files[name]
+            # Durably, before the `.cleaned` files that tell us so are gone.
+            self._disk.sync_directory(self._directory)
         for name, file in list(files.items()):
-            if file.suffix == DELETED:
-                self._remove(name, "it waited for removal")
-            elif file.suffix == CLEANED or (
-                file.suffix == SWAP and cleaned_from is not None and file.base_offset >= cleaned_from
-            ):
-                self._remove(name, "it belongs to an unfinished compaction")
-            else:
-                continue
-            del files[name]
+            if file.suffix in (CLEANED, DELETED):
+                self._remove(name, "it is unfinished, or waited for removal")
+                del files[name]
         swaps = {name: file for name, file in files.items() if file.suffix == SWAP}
         swap_logs = [file for file in swaps.values() if file.kind == LOG]
+        with_log = {file.base_offset for file in swap_logs}
+        for name in [name for name, file in swaps.items() if file.base_offset not in with_log]:
+            # Its log has its final name already, or never came so far; the index can be rebuilt.
+            self._remove(name, "it has no log to take the place of another")
+            del swaps[name]
         if swap_logs:
             start = min(file.base_offset for file in swap_logs)
             end = max(self._swap_end(file) for file in swap_logs)

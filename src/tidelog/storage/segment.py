@@ -338,16 +338,30 @@ class Segment:
         offsets = OffsetIndex.decode(self.base_offset, offsets_end)
         times = TimeIndex.decode(self.base_offset, times_end)
         assert offsets is not None and times is not None
-        if len(offsets) and not (
-            offsets.relative_offsets[-1] > 0 and 0 < offsets.positions[-1] < self.size_bytes
-        ):
-            return "the last entry of the offset index points outside of the log"
-        if len(times) and (times.relative_offsets[-1] < 0 or times.timestamps_ms[-1] < 0):
+        first = self._read_header(0)
+        if first is None:
+            if len(offsets) or len(times):
+                return "an index has entries, but the log has no batches"
+        elif len(offsets):
+            indexed = self._read_header(offsets.last_position) if offsets.last_position > 0 else None
+            if indexed is None or indexed.last_offset - self.base_offset != offsets.relative_offsets[-1]:
+                return "the last entry of the offset index does not lead to its batch"
+        if first is not None and times.last_timestamp_ms < first.max_timestamp_ms:
+            return "the time index does not know the segment's timestamps"
+        if len(times) and times.relative_offsets[-1] < 0:
             return "the last entry of the time index is impossible"
         self.max_timestamp_ms = times.last_timestamp_ms
         self.max_timestamp_offset = times.last_offset
         self._indexed_bytes = self.size_bytes
         return None
+
+    def _read_header(self, position: int) -> BatchHeader | None:
+        """The header at `position`; None where there can be none."""
+        if position + HEADER_SIZE > self.size_bytes:
+            return None
+        file = self._file or self._disk.open(self.path(LOG), create=False)
+        header = read_header(file.read(position, HEADER_SIZE))
+        return header if header.magic == MAGIC else None
 
     def _read_index_end(self, kind: str, entry_size: int) -> bytes | None:
         """The last entry of an index file, empty if it has none; None when the file cannot be an index."""

@@ -1,0 +1,216 @@
+"""Data directories: locks, identity, the clean-shutdown marker, checkpoints, and the logs in them."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from storage_logs import NOW_MS, append, file_bytes, new_disk, overwrite, read_all
+
+from tidelog.model.identifiers import TopicPartition
+from tidelog.model.log_config import LogConfig
+from tidelog.storage.disk import Disk, OsDisk
+from tidelog.storage.log_directories import (
+    LogDirectories,
+    LogDirectoryUnusable,
+    parse_folder_name,
+    read_meta_properties,
+    stored_cluster_id,
+)
+from tidelog.storage.simulated_disk import SimulatedDisk
+
+TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return new_disk(5)
+
+
+def open_directories(disk: Disk, *paths: str, cluster_id: str = "c1", node_id: int = 1) -> LogDirectories:
+    return LogDirectories.open(disk, paths or ("/data",), cluster_id=cluster_id, node_id=node_id)
+
+
+def open_all(directories: LogDirectories) -> None:
+    directories.open_all(lambda _: LogConfig(), now_ms=NOW_MS)
+
+
+def test_a_second_broker_is_told_who_is_in_the_way(tmp_path: Path) -> None:
+    directories = open_directories(OsDisk(), str(tmp_path / "a"))
+    with pytest.raises(LogDirectoryUnusable, match="in use by another broker"):
+        open_directories(OsDisk(), str(tmp_path / "b"), str(tmp_path / "a"))
+    directories.close()
+    open_directories(OsDisk(), str(tmp_path / "b"), str(tmp_path / "a")).close()
+
+
+def test_a_directory_remembers_its_owner(disk: SimulatedDisk) -> None:
+    assert stored_cluster_id(disk, ["/data"]) is None
+    open_directories(disk).close()
+    properties = read_meta_properties(disk, "/data")
+    assert properties is not None and (properties.cluster_id, properties.node_id) == ("c1", 1)
+    assert len(properties.directory_id) == 22
+    assert stored_cluster_id(disk, ["/other", "/data"]) == "c1"
+    with pytest.raises(LogDirectoryUnusable, match="belongs to cluster c1"):
+        open_directories(disk, cluster_id="c2")
+    with pytest.raises(LogDirectoryUnusable, match="belongs to broker 1"):
+        open_directories(disk, node_id=2)
+    assert open_directories(disk).directories[0].directory_id == properties.directory_id
+
+
+def test_kafkas_own_meta_properties_are_read(disk: SimulatedDisk) -> None:
+    overwrite(
+        disk,
+        "/data/meta.properties",
+        b"#\n#Sat Nov 15 09:00:00 UTC 2026\nnode.id=1\ndirectory.id=abc\nversion=1\ncluster.id=c1\n",
+    )
+    assert open_directories(disk).directories[0].directory_id == "abc"
+
+
+@pytest.mark.parametrize(
+    "content", [b"version=1\n", b"", b"version=0\nbroker.id=1\n", b"version=1\nnode.id=x\n"]
+)
+def test_damaged_properties_are_named(disk: SimulatedDisk, content: bytes) -> None:
+    overwrite(disk, "/data/meta.properties", content)
+    with pytest.raises(LogDirectoryUnusable, match=r"/data/meta\.properties"):
+        open_directories(disk)
+
+
+def test_an_unusable_directory_is_reported_and_the_others_are_let_go(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(LogDirectoryUnusable, match="file cannot be used"):
+        open_directories(OsDisk(), str(tmp_path / "good"), str(tmp_path / "file"))
+    open_directories(OsDisk(), str(tmp_path / "good")).close()
+
+
+def test_the_marker_says_whether_the_stop_was_clean(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    assert not directories.directories[0].clean_shutdown
+    directories.close()
+    assert disk.exists("/data/.kafka_cleanshutdown")
+    directories = open_directories(disk)
+    assert directories.directories[0].clean_shutdown
+    assert not disk.exists("/data/.kafka_cleanshutdown")
+    disk = disk.kill()
+    assert not open_directories(disk).directories[0].clean_shutdown
+
+
+def test_logs_come_back_after_a_clean_stop_and_after_a_crash(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS, topic_id=TOPIC_ID)
+    assert directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS) is log
+    first = append(log, [NOW_MS])
+    append(log, [NOW_MS] * 3)
+    log.advance_log_start(2)
+    directories.close(high_watermarks={ORDERS: 4})
+    assert file_bytes(disk, "/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 4\n"
+    assert file_bytes(disk, "/data/log-start-offset-checkpoint") == b"0\n1\norders 0 2\n"
+    assert file_bytes(disk, "/data/replication-offset-checkpoint") == b"0\n1\norders 0 4\n"
+
+    directories = open_directories(disk)
+    open_all(directories)
+    log = directories.logs[ORDERS]
+    assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (2, 4, TOPIC_ID)
+    assert log.recovery_point == 4 and directories.high_watermark(ORDERS) == 4
+    append(log, [NOW_MS])
+    disk = disk.kill()
+    directories = open_directories(disk)
+    open_all(directories)
+    log = directories.logs[ORDERS]
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (2, 5, 4)
+    assert first.data not in read_all(log)
+
+
+def test_new_logs_go_to_the_directory_with_the_fewest(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk, "/data/a", "/data/b", "/data/c")
+    for partition in range(7):
+        directories.open_log(TopicPartition("t", partition), LogConfig(), now_ms=NOW_MS)
+    counts = [
+        len([n for n in disk.list(path) if n.startswith("t-")]) for path in ("/data/a", "/data/b", "/data/c")
+    ]
+    assert counts == [3, 2, 2]
+    assert directories.directory_of(TopicPartition("t", 1)).path == "/data/b"
+    directories.close()
+    directories = open_directories(disk, "/data/a", "/data/b", "/data/c")
+    open_all(directories)
+    assert len(directories.logs) == 7
+    # Known before the log is open: a stored log is found where it is, not begun anew elsewhere.
+    again = open_directories(disk.kill(), "/data/c", "/data/b", "/data/a")
+    log = again.open_log(TopicPartition("t", 0), LogConfig(), now_ms=NOW_MS)
+    assert log.directory == "/data/a/t-0"
+
+
+def test_one_partition_in_two_places_is_refused(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk, "/data/a", "/data/b")
+    disk.make_directory("/data/a/t-0")
+    disk.make_directory("/data/b/t-0")
+    with pytest.raises(LogDirectoryUnusable, match="/data/a/t-0 and in /data/b/t-0"):
+        open_all(directories)
+
+
+def test_deleting_a_log_renames_its_folder_at_once(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    batch = append(log, [NOW_MS])
+    log_slice = log.read(0, 1, 1)
+    doomed = directories.delete_log(ORDERS, TOPIC_ID)
+    assert doomed == "/data/orders-0.00112233445566778899aabbccddeeff-delete"
+    assert disk.is_directory(doomed) and not disk.exists("/data/orders-0")
+    assert log_slice is not None and log_slice.file.read(0, log_slice.size_bytes) == batch.data
+    # A new topic of the same name starts from nothing.
+    assert directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS).log_end_offset == 0
+    directories = open_directories(disk.kill())
+    open_all(directories)
+    assert list(directories.logs) == [ORDERS]
+    assert directories.doomed_folders() == [doomed]
+    directories.remove_folder(doomed)
+    assert directories.doomed_folders() == []
+
+
+def test_the_folder_of_a_deleted_log_with_a_long_name_still_fits(tmp_path: Path) -> None:
+    directories = open_directories(OsDisk(), str(tmp_path / "data"))
+    partition = TopicPartition("t" * 249, 12)
+    directories.open_log(partition, LogConfig(), now_ms=NOW_MS)
+    doomed = Path(directories.delete_log(partition, TOPIC_ID))
+    assert doomed.is_dir() and len(doomed.name) == 255
+    directories.close()
+
+
+def test_a_damaged_checkpoint_costs_time_not_data(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    append(log, [NOW_MS] * 3)
+    directories.close()
+    overwrite(disk, "/data/recovery-point-offset-checkpoint", b"0\n1\norders 0 9")
+    directories = open_directories(disk)
+    open_all(directories)
+    assert directories.logs[ORDERS].log_end_offset == 3
+
+
+def test_data_directories_are_there_after_a_power_cut() -> None:
+    disk = SimulatedDisk(seed=9)
+    directories = open_directories(disk, "/new/deep/data")
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    append(log, [NOW_MS])
+    log.flush()
+    directories.checkpoint_plan({ORDERS: 1}).run()
+    directories = open_directories(disk.crash(), "/new/deep/data")
+    open_all(directories)
+    assert directories.logs[ORDERS].log_end_offset == 1
+    assert directories.high_watermark(ORDERS) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-0", ("orders", 0)),
+        ("a-b-c-12", ("a-b-c", 12)),
+        ("orders-00", None),
+        ("orders-", None),
+        ("-0", None),
+        ("orders-0.0011-delete", None),
+        ("or ders-0", None),
+        ("orders-١", None),
+    ],
+)
+def test_folder_names(name: str, expected: tuple[str, int] | None) -> None:
+    assert parse_folder_name(name) == expected
