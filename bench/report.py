@@ -75,7 +75,17 @@ def share(value: float) -> str:
 
 
 def throughput_table(rows: list[Row]) -> Table:
-    head = ["load", "server", "requests/s", "MB/s", "p50 µs", "p99 µs", "CPU server", "CPU load"]
+    head = [
+        "load",
+        "server",
+        "requests/s",
+        "MB/s",
+        "p50 µs",
+        "p99 µs",
+        "CPU server",
+        "CPU load",
+        "CPU µs/request",
+    ]
     bases = [name for name in servers_of(rows) if name in (FLOOR, FRAMED, PYTHON)]
     head += [f"ratio to {base}" for base in bases]
     body = []
@@ -91,6 +101,7 @@ def throughput_table(rows: list[Row]) -> Table:
                 number(row.median(name, lambda one: one.p99_us)),
                 share(row.median(name, lambda one: one.server_cpu_share)),
                 share(load_share) + (" *" if load_share > SATURATED else ""),
+                number(row.median(name, lambda one: one.server_us_per_request)),
             ]
             for base in bases:
                 known = base in row.rounds and name not in bases
@@ -153,6 +164,8 @@ def targets(report: Report) -> list[Target]:
                 seen += f"; {row.ratio(BROKER, FRAMED, requests_per_second):.2f} × framed"
             if PYTHON in row.rounds:
                 seen += f"; {row.ratio(BROKER, PYTHON, requests_per_second):.2f} × Python sink"
+            # Requests per second of server CPU: what the ratio would be if nobody else used the machine.
+            seen += f"; {row.ratio(FLOOR, BROKER, server_cost):.2f} × floor by CPU time"
             found.append(Target(name, f"≥ {wanted[name]} × floor", seen, ratio >= wanted[name]))
     if report.partitions and BROKER in report.partitions[0].rounds:
         for row in report.partitions[1:]:

@@ -9,6 +9,7 @@ deletes what it wrote. See docs/benchmarks.md for what the numbers mean.
 
 import argparse
 import json
+import os
 import re
 import resource
 import shutil
@@ -38,6 +39,7 @@ from report import Report, as_json, as_text, write_markdown
 from servers import HERE, BenchFailure, Children, Server
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+LOAD_AVERAGE_IDLE = 0.5
 FETCHES = {"64 KB": 64 * KIB, "1 MB": MIB}
 
 
@@ -81,6 +83,12 @@ def peer_of(options: argparse.Namespace) -> Server | None:
 
 def run_cases(bench: Bench, pattern: str) -> Report:
     report = Report([], [], [], [], None, [])
+    load_average = os.getloadavg()[0]
+    if load_average > LOAD_AVERAGE_IDLE:
+        report.notes.append(
+            f"The load average was {load_average:.1f} before the run: others used this machine, so wall "
+            "times are too long for all servers and the ratios by CPU time are the better ones."
+        )
 
     def wanted(name: str) -> bool:
         if re.search(pattern, name) is None:
