@@ -31,7 +31,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
-    MalformedRequest,
     checked_slice,
     compact_string,
     position_after_tags,
@@ -136,8 +135,6 @@ def decode_request(buffer: memoryview, position: int, version: int) -> FetchRequ
             replica_id = INT32.unpack_from(tags[TAG_REPLICA_STATE], 0)[0]
     elif version >= 11:
         rack_id, position = read_string(buffer, position)
-    if position != len(buffer):
-        raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Fetch request")
     return FetchRequest(
         replica_id,
         max_wait,

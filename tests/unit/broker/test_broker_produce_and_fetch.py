@@ -1,0 +1,202 @@
+"""Produce and Fetch inside a broker without sockets."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_frame
+
+from tidelog.broker.dispatch import CloseConnection, PendingAnswer
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.primitives import DECODING_ERRORS
+
+
+def produced(answer: Any, version: int = 3) -> tuple[int, int]:
+    """Error and base offset of a version 3 answer for topic `t`."""
+    assert version == 3
+    data = joined(answer)
+    return struct.unpack_from(">hq", data, 8 + 4 + 3 + 4 + 4)
+
+
+def fetched(answer: Any) -> tuple[int, int, bytes]:
+    """Error, high watermark and records of a Fetch v4 answer for topic `t`."""
+    data = joined(answer)
+    error, high_watermark = struct.unpack_from(">hq", data, 8 + 4 + 4 + 3 + 4 + 4)
+    position = 8 + 4 + 4 + 3 + 4 + 4 + 2 + 8 + 8 + 4
+    (size,) = struct.unpack_from(">i", data, position)
+    return error, high_watermark, data[position + 4 : position + 4 + size]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_the_short_way_answers_like_the_long_way(version: int) -> None:
+    """The second request of a shape is served without decoding; only numbers may differ."""
+    node = NodeUnderTest()
+    node.create_topic("t", 3)
+    topic = node.broker.image.topics["t"].topic_id if version >= 13 else "t"
+    frames = [
+        produce_frame(version, batch(b"a", b"b"), topic, partition=1, correlation_id=n) for n in range(4)
+    ]
+    long_way = [joined(node.handle(frame)) for frame in frames[:1]]
+    assert bool(node.context.produce_shapes) == (version >= 7)
+    short_way = [joined(node.handle(frame)) for frame in frames[1:]]
+    node.context.produce_shapes.clear()
+    node.context.produce_shape_end = 0
+    expected = joined(node.handle(frames[3]))
+    assert short_way[2] == expected.replace(struct.pack(">q", 8), struct.pack(">q", 6))
+    assert len({len(answer) for answer in (*long_way, *short_way)}) == 1
+    assert node.broker.partitions["t", 1].log.log_end_offset == 10
+
+
+def test_a_remembered_shape_dies_with_its_topic() -> None:
+    from tidelog.controller.commands import DeleteTopics, TopicReference
+
+    node = NodeUnderTest()
+    node.create_topic("t")
+    for _ in range(2):
+        node.handle(produce_frame(9, batch(b"a")))
+    node.broker.metadata.submit(DeleteTopics((TopicReference("t"),)), lambda results: None)
+    answer = joined(node.handle(produce_frame(9, batch(b"a"))))
+    assert struct.pack(">ih", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) in answer
+    node.create_topic("t")
+    assert struct.pack(">ihq", 0, 0, 0) in joined(node.handle(produce_frame(9, batch(b"a"))))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=40), st.integers(0, 200), st.sampled_from([7, 8, 9, 12]))
+def test_damage_to_a_repeated_request_is_noticed(junk: bytes, place: int, version: int) -> None:
+    """A frame that starts with a known shape but does not end like one is refused like any other."""
+    node = SHARED
+    frame = produce_frame(version, batch(b"a"))
+    node.handle(frame)
+    end = node.broker.partitions["t", 0].log.log_end_offset
+    place %= len(frame)
+    damaged = frame[: max(place, 20)] + junk
+    if damaged == frame:
+        return
+    try:
+        node.handle(damaged)
+    except (CloseConnection, *DECODING_ERRORS):
+        pass
+    assert node.broker.partitions["t", 0].log.log_end_offset == end
+
+
+SHARED = NodeUnderTest()
+SHARED.create_topic("t")
+
+
+def test_a_refused_batch_does_not_harm_its_neighbours() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    broken = bytearray(batch(b"abc"))
+    broken[-1] ^= 1
+    assert produced(node.handle(produce_frame(3, bytes(broken)))) == (ErrorCode.CORRUPT_MESSAGE, -1)
+    assert produced(node.handle(produce_frame(3, batch(b"abc")))) == (0, 0)
+
+
+def test_acks_0_has_no_answer_and_errors_close_the_connection() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    assert node.handle(produce_frame(3, batch(b"x"), acks=0)) is None
+    assert node.broker.partitions["t", 0].log.log_end_offset == 1
+    with pytest.raises(CloseConnection):
+        node.handle(produce_frame(3, batch(b"x"), topic="unknown", acks=0))
+
+
+def test_other_acks_are_refused() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    assert produced(node.handle(produce_frame(3, batch(b"x"), acks=2))) == (
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        -1,
+    )
+
+
+def test_zstd_below_version_7_is_refused() -> None:
+    from tidelog.records.compression import Codec
+
+    node = NodeUnderTest()
+    node.create_topic("t")
+    zstd = batch(b"x", codec=Codec.ZSTD)
+    assert produced(node.handle(produce_frame(3, zstd)))[0] == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_a_fetch_waits_for_data_and_wakes() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    pending = node.handle(fetch_frame("t", 0, max_wait_ms=500))
+    assert isinstance(pending, PendingAnswer) and pending.chunks is None
+    node.handle(produce_frame(3, batch(b"x")))
+    assert fetched(pending)[0:2] == (0, 1)
+    assert node.broker.parking.count == 0 and not node.broker.partitions["t", 0].waiters
+
+
+def test_a_fetch_waits_for_min_bytes() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    size = len(batch(b"x"))
+    pending = node.handle(fetch_frame("t", 0, max_wait_ms=500, min_bytes=2 * size))
+    node.handle(produce_frame(3, batch(b"x")))
+    assert pending.chunks is None
+    node.handle(produce_frame(3, batch(b"y")))
+    assert len(fetched(pending)[2]) == 2 * size
+
+
+def test_a_fetch_ends_at_its_deadline() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    pending = node.handle(fetch_frame("t", 0, max_wait_ms=500))
+    node.advance(499)
+    assert pending.chunks is None
+    node.advance(1)
+    assert fetched(pending) == (0, 0, b"")
+
+
+def test_an_abandoned_fetch_leaves_nothing_behind() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    pending = node.handle(fetch_frame("t", 0, max_wait_ms=500))
+    pending.parked.abandon()
+    assert node.broker.parking.count == 0 and not node.broker.partitions["t", 0].waiters
+    node.handle(produce_frame(3, batch(b"x")))
+    node.advance(1000)
+    assert pending.chunks is None
+
+
+def test_fetched_bytes_are_the_produced_bytes() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    sent = batch(b"one", b"two")
+    node.handle(produce_frame(3, sent))
+    _, _, records = fetched(node.handle(fetch_frame("t", 1)))
+    assert records[16:] == sent[16:], "all behind the leader epoch travels unchanged"
+    assert fetched(node.handle(fetch_frame("t", 3)))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_flush_messages_is_acknowledged_after_the_sync() -> None:
+    """What was acknowledged under flush.messages=1 survives a power cut."""
+    node = NodeUnderTest()
+    node.create_topic("t", flush_messages="1")
+    assert produced(node.handle(produce_frame(3, batch(b"kept")))) == (0, 0)
+    survivor = NodeUnderTest(node.disk.crash(), node.store.reopen())
+    assert survivor.broker.partitions["t", 0].log.log_end_offset == 1
+
+
+def test_a_failed_sync_is_a_storage_error() -> None:
+    class FailingBackground:
+        def run(self, work: Any, then: Any) -> None:
+            then(OSError(5, "Input/output error"))
+
+    node = NodeUnderTest()
+    node.create_topic("t", flush_messages="1")
+    node.broker.flusher._background = FailingBackground()
+    assert produced(node.handle(produce_frame(3, batch(b"x"))))[0] == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_log_append_time_is_echoed() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t", message_timestamp_type="LogAppendTime")
+    node.clock.time_ms = START_MS + 5
+    answer = joined(node.handle(produce_frame(3, batch(b"x"))))
+    assert struct.unpack_from(">q", answer, 8 + 4 + 3 + 4 + 4 + 10) == (START_MS + 5,)
