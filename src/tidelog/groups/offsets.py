@@ -6,14 +6,13 @@ log, it wins.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.groups.schemas import OffsetCommitKey, OffsetCommitValue
 from tidelog.model.identifiers import NO_PRODUCER_ID
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     value: OffsetCommitValue
     record_offset: int
     """Where in `__consumer_offsets` it was written: decides between plain and transactional commits."""

@@ -21,6 +21,7 @@ their own: version 1) and read 0 to 4.
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NO_EXPIRY = -1
 NO_STATE_TIMESTAMP = -1
@@ -38,10 +39,11 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _STRING_HEAD = struct.Struct(">hh")
+_OFFSET_VALUE_HEAD = struct.Struct(">hqih")
+_CURRENT_OFFSET_VALUE = _INT16.pack(OFFSET_COMMIT_VALUE_VERSION)
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitKey:
+class OffsetCommitKey(NamedTuple):
     group_id: str
     topic: str
     partition: int
@@ -52,8 +54,7 @@ class GroupMetadataKey:
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitValue:
+class OffsetCommitValue(NamedTuple):
     """A committed offset; `expire_timestamp_ms` only for clients old enough to ask for a retention of
     their own.
     """
@@ -159,6 +160,13 @@ def group_metadata_value(value: GroupMetadataValue) -> bytes:
 # ---------------------------------------------------------------- reading
 
 
+def _text(encoded: bytes) -> str:
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableRecord("a string is not UTF-8") from error
+
+
 class _Reader:
     """A cursor over one stored key or value; raises `UnreadableRecord` where the bytes end too early."""
 
@@ -201,10 +209,7 @@ class _Reader:
         size = self.unsigned_varint() - 1 if self.flexible else self.int16()
         if size == -1:
             return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise UnreadableRecord("a string is not UTF-8") from error
+        return _text(self._take(size))
 
     def string(self) -> str:
         text = self.nullable_string()
@@ -230,13 +235,28 @@ class _Reader:
 
 def read_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     """Decode a key, or return None for a version that belongs to another kind of group or a newer Kafka."""
-    reader = _Reader(key)
-    version = reader.int16()
-    if version in OFFSET_COMMIT_KEY_VERSIONS:
-        return OffsetCommitKey(reader.string(), reader.string(), reader.int32())
+    # Written out rather than through _Reader: loading reads one key for every record of the log.
+    try:
+        version, group_size = _STRING_HEAD.unpack_from(key)
+        if version not in (*OFFSET_COMMIT_KEY_VERSIONS, GROUP_METADATA_KEY_VERSION):
+            return None
+        group_end = _STRING_HEAD.size + group_size
+        group_id = key[_STRING_HEAD.size : group_end].decode()
+        if version == GROUP_METADATA_KEY_VERSION:
+            topic, partition, end = "", 0, group_end
+        else:
+            (topic_size,) = _INT16.unpack_from(key, group_end)
+            topic_end = group_end + _INT16.size + topic_size
+            topic = key[group_end + _INT16.size : topic_end].decode()
+            (partition,) = _INT32.unpack_from(key, topic_end)
+            end = topic_end + _INT32.size
+    except (struct.error, UnicodeDecodeError) as error:
+        raise UnreadableRecord(f"a key of {len(key)} bytes: {error}") from error
+    if end > len(key):
+        raise UnreadableRecord(f"a key of {len(key)} bytes ends too early")
     if version == GROUP_METADATA_KEY_VERSION:
-        return GroupMetadataKey(reader.string())
-    return None
+        return GroupMetadataKey(group_id)
+    return OffsetCommitKey(group_id, topic, partition)
 
 
 def _value_reader(value: bytes, kind: str) -> tuple[_Reader, int]:
@@ -249,6 +269,12 @@ def _value_reader(value: bytes, kind: str) -> tuple[_Reader, int]:
 
 
 def read_offset_commit_value(value: bytes) -> OffsetCommitValue:
+    if value[:2] == _CURRENT_OFFSET_VALUE and len(value) >= _OFFSET_VALUE_HEAD.size:
+        _, offset, leader_epoch, size = _OFFSET_VALUE_HEAD.unpack_from(value)
+        end = _OFFSET_VALUE_HEAD.size + size
+        if size >= 0 and len(value) >= end + _INT64.size:
+            metadata = _text(value[_OFFSET_VALUE_HEAD.size : end])
+            return OffsetCommitValue(offset, leader_epoch, metadata, _INT64.unpack_from(value, end)[0])
     reader, version = _value_reader(value, "OffsetCommitValue")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else -1
