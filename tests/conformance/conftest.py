@@ -43,7 +43,7 @@ def bootstrap(oracle: bool) -> Iterator[str]:
         return
     from tidelog.testing.broker import RunningBroker
 
-    with RunningBroker(settings=BROKER_SETTINGS) as broker:
+    with RunningBroker(BROKER_SETTINGS, mode="process") as broker:
         yield broker.bootstrap
 
 

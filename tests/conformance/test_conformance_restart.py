@@ -3,8 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
@@ -13,52 +12,25 @@ from conformance_wire import stored_batches
 from drivers.confluent import consumer, producer, read_all, send
 from drivers.contract import DEADLINE_SECONDS, Message, new_name
 
+if TYPE_CHECKING:
+    from tidelog.testing.broker import RunningBroker
+
 pytestmark = pytest.mark.skipif(
     "TIDELOG_TEST_BOOTSTRAP" in os.environ,
     reason="only a broker that the tests started themselves is restarted",
 )
 
 
-class Restartable:
-    """A broker of its own in a child process, whose data outlives it."""
+@pytest.fixture
+def broker() -> Iterator["RunningBroker"]:
+    from tidelog.testing.broker import RunningBroker
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = 0
-        self._broker: Any = None
-
-    def start(self) -> str:
-        from tidelog.testing.broker import RunningBroker
-
-        self._broker = RunningBroker(data_dir=self._folder, port=self._port)
-        self._broker.__enter__()
-        self._port = int(self.bootstrap.rsplit(":", 1)[1])
-        return self.bootstrap
-
-    @property
-    def bootstrap(self) -> str:
-        return str(self._broker.bootstrap)
-
-    def stop(self) -> None:
-        if self._broker is not None:
-            self._broker.__exit__(None, None, None)
-            self._broker = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
+    with RunningBroker(mode="process") as running:
+        yield running
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Restartable]:
-    running = Restartable(tmp_path)
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def make(broker: Restartable) -> Callable[..., str]:
+def make(broker: "RunningBroker") -> Callable[..., str]:
     def make_topic(partitions: int = 1, **config: str) -> str:
         name = new_name("restart")
         wanted = NewTopic(
@@ -84,7 +56,7 @@ def numbered(count: int, first: int = 0) -> list[Message]:
     ]
 
 
-def test_records_and_offsets(broker: Restartable, make: Callable[..., str]) -> None:
+def test_records_and_offsets(broker: "RunningBroker", make: Callable[..., str]) -> None:
     topic = make()
     assert not any(send(producer(broker.bootstrap, compression_type="zstd"), topic, numbered(100)))
     before = read_all(broker.bootstrap, topic, 100)
@@ -96,7 +68,7 @@ def test_records_and_offsets(broker: Restartable, make: Callable[..., str]) -> N
     assert [message.value for message in after] == [b"%d" % number for number in range(110)]
 
 
-def test_log_start_offset(broker: Restartable, make: Callable[..., str]) -> None:
+def test_log_start_offset(broker: "RunningBroker", make: Callable[..., str]) -> None:
     topic = make()
     assert not any(send(producer(broker.bootstrap), topic, numbered(10)))
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -110,7 +82,7 @@ def test_log_start_offset(broker: Restartable, make: Callable[..., str]) -> None
         reader.close()
 
 
-def test_topics_ids_and_settings(broker: Restartable, make: Callable[..., str]) -> None:
+def test_topics_ids_and_settings(broker: "RunningBroker", make: Callable[..., str]) -> None:
     topic = make(3, retention_ms="123456", cleanup_policy="compact")
     gone = make()
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -129,7 +101,7 @@ def test_topics_ids_and_settings(broker: Restartable, make: Callable[..., str]) 
     assert (entries["retention.ms"].value, entries["cleanup.policy"].value) == ("123456", "compact")
 
 
-def test_an_idempotent_producer_goes_on(broker: Restartable, make: Callable[..., str]) -> None:
+def test_an_idempotent_producer_goes_on(broker: "RunningBroker", make: Callable[..., str]) -> None:
     """The same producer, its id and sequence, across the restart: every record once and in order."""
     topic = make()
     client = producer(
@@ -146,7 +118,7 @@ def test_an_idempotent_producer_goes_on(broker: Restartable, make: Callable[...,
     assert [batch.base_sequence for batch in batches] == [batch.base_offset for batch in batches]
 
 
-def test_producer_ids_are_not_given_twice(broker: Restartable, make: Callable[..., str]) -> None:
+def test_producer_ids_are_not_given_twice(broker: "RunningBroker", make: Callable[..., str]) -> None:
     topic = make()
     for turn in range(3):
         if turn:
@@ -155,7 +127,7 @@ def test_producer_ids_are_not_given_twice(broker: Restartable, make: Callable[..
     assert len({batch.producer_id for batch in stored_batches(broker.bootstrap, topic)}) == 3
 
 
-def test_committed_offsets(broker: Restartable, make: Callable[..., str]) -> None:
+def test_committed_offsets(broker: "RunningBroker", make: Callable[..., str]) -> None:
     topic, group = make(), new_name("group")
     client = consumer(broker.bootstrap, group_id=group)
     client.commit(offsets=[TopicPartition(topic, 0, 7, metadata="here")], asynchronous=False)
@@ -169,7 +141,7 @@ def test_committed_offsets(broker: Restartable, make: Callable[..., str]) -> Non
         client.close()
 
 
-def test_a_waiting_consumer_reconnects(broker: Restartable, make: Callable[..., str]) -> None:
+def test_a_waiting_consumer_reconnects(broker: "RunningBroker", make: Callable[..., str]) -> None:
     """A consumer that was connected before the restart reads what is written after it."""
     topic = make()
     client = consumer(broker.bootstrap, reconnect_backoff_max_ms=200)

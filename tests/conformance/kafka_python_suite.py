@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Run kafka-python's own integration tests, as its PyPI source distribution carries them, against a broker.
+
+    tests/conformance/kafka_python_suite.py [pytest options]      a Tidelog broker started for the run
+    TIDELOG_TEST_BOOTSTRAP=host:port tests/conformance/kafka_python_suite.py      any broker: the oracle
+
+The distribution is fetched once into ~/.cache/tidelog. It lacks two small files that its tests import; they
+are written beside it (see `complete`). What is left out, and why, stands in two tables; a test that is not
+named there must pass. Some tests assume that the broker has the id 0.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+# The version of Kafka whose requests the suite may use.
+KAFKA_VERSION = "4.3.1"
+FETCH_SECONDS = 120
+RUN_SECONDS = 600
+TEST_SECONDS = 60
+
+EXCLUDED_EVERYWHERE = {
+    "test_create_describe_delete_acls": "needs a broker with an authorizer",
+    "test_sasl_integration.py": "starts brokers of its own from a Kafka distribution",
+    "test_ssl_integration.py": "starts brokers of its own from a Kafka distribution",
+}
+EXCLUDED_ON_TIDELOG = {
+    "test_transactional_producer_messages": "transactions (P5) are not built yet",
+    "test_transactional_producer_offsets": "transactions (P5) are not built yet",
+    "test_describe_metadata_quorum": "there is no KRaft quorum to describe",
+}
+
+# Its tests import this module, which the distribution does not carry; an external broker needs this much.
+SERVICE_MODULE = """
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def stop(self):
+        pass
+
+    close = stop
+
+
+class SpawnedService:
+    def __init__(self, *arguments, **options):
+        raise RuntimeError("this run uses a broker that exists already")
+"""
+
+
+def fetched() -> Path:
+    """The unpacked source distribution of the installed version."""
+    wanted = version("kafka-python")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog" / "kafka-python-suite"
+    folder = cache / f"kafka_python-{wanted}"
+    if not (folder / "test" / "service.py").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+        command += ["--dest", str(cache), f"kafka-python=={wanted}"]
+        subprocess.run(command, check=True, timeout=FETCH_SECONDS)
+        with tarfile.open(cache / f"kafka_python-{wanted}.tar.gz") as archive:
+            archive.extractall(cache, filter="data")
+        complete(folder)
+    return folder
+
+
+def complete(folder: Path) -> None:
+    """Make `test` a package (else Python's own of that name is found) and add the module it lacks."""
+    (folder / "test" / "__init__.py").touch()
+    (folder / "servers").mkdir(exist_ok=True)
+    (folder / "test" / "service.py").write_text(SERVICE_MODULE)
+
+
+@contextmanager
+def broker() -> Iterator[tuple[str, dict[str, str]]]:
+    """The address to test, and what is left out there."""
+    if address := os.environ.get("TIDELOG_TEST_BOOTSTRAP"):
+        yield address, EXCLUDED_EVERYWHERE
+        return
+    from tidelog.testing.broker import RunningBroker
+
+    settings = {"num.partitions": "4", "group.min.session.timeout.ms": "100", "broker.id": "0"}
+    with RunningBroker(settings, mode="process") as running:
+        yield running.bootstrap, EXCLUDED_EVERYWHERE | EXCLUDED_ON_TIDELOG
+
+
+def main() -> int:
+    folder = fetched()
+    with broker() as (address, excluded):
+        command = [sys.executable, "-m", "pytest", "test/integration", "-q", f"--timeout={TEST_SECONDS}"]
+        # Its log settings and assertion rewriting overflow CPython 3.11's parser when a traceback is drawn.
+        command += ["--tb=native", "--show-capture=no", "-W", "ignore", "-p", "no:cacheprovider"]
+        command += ["-p", "no:hypothesispytest", "-p", "no:tidelog"]
+        for name, reason in excluded.items():
+            print(f"left out: {name}: {reason}")
+            if name.endswith(".py"):
+                command.append(f"--ignore=test/integration/{name}")
+        names = [name for name in excluded if not name.endswith(".py")]
+        command += ["-k", " and ".join(f"not {name}" for name in names), *sys.argv[1:]]
+        environment = {
+            **os.environ,
+            "KAFKA_URI": f"PLAINTEXT://{address}",
+            "KAFKA_VERSION": KAFKA_VERSION,
+            "KAFKA_ROOT": str(folder / "servers"),
+        }
+        sys.stdout.flush()
+        return subprocess.run(
+            command, cwd=folder, env=environment, timeout=RUN_SECONDS, check=False
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
