@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.handlers.group_answers import Gathered
+from tidelog.broker.group_answers import Gathered
 from tidelog.broker.parking import Parked
 from tidelog.groups.commands import DeleteGroup
 

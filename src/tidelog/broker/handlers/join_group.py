@@ -8,7 +8,7 @@ reason (KIP-800), 9 the leader's order to skip the assignment (KIP-814).
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.broker.handlers.group_answers import milliseconds
+from tidelog.broker.group_answers import milliseconds
 from tidelog.broker.parking import Parked
 from tidelog.groups import responses
 from tidelog.groups.commands import JoinGroup

@@ -8,7 +8,7 @@ Version 6 brings leader epochs, 7 static members, 9 GROUP_ID_NOT_FOUND for unkno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.handlers.group_answers import milliseconds, topic_name, with_topic_ids
+from tidelog.broker.group_answers import milliseconds, topic_name, with_topic_ids
 from tidelog.broker.parking import Parked
 from tidelog.groups.commands import NO_RETENTION, CommitOffsets, OffsetToCommit
 from tidelog.model.errors import ErrorCode

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.handlers.group_answers import Gathered, topic_name, with_topic_ids
+from tidelog.broker.group_answers import Gathered, topic_name, with_topic_ids
 from tidelog.broker.parking import Parked
 from tidelog.groups.commands import FetchOffsets
 from tidelog.groups.offset_requests import fetch_answer
