@@ -52,6 +52,13 @@ class OffsetIndex:
         slot = bisect_right(self.relative_offsets, offset - self.base_offset) - 1
         return self.positions[slot] if slot >= 0 else 0
 
+    def offset_at(self, position: int) -> int | None:
+        """The last offset of the indexed batch that starts at `position`; None when that is not indexed."""
+        slot = bisect_right(self.positions, position) - 1
+        if slot < 0 or self.positions[slot] != position:
+            return None
+        return self.base_offset + self.relative_offsets[slot]
+
     def boundary_before(self, position: int) -> int:
         """The position of the last indexed batch that starts at or before `position`, else 0."""
         slot = bisect_right(self.positions, position) - 1

@@ -79,6 +79,7 @@ class Segment:
         "_index_entries_max",
         "_index_used",
         "_indexed_bytes",
+        "_indexes_rebuilt",
         "_offset_index",
         "_offset_index_written",
         "_open_files",
@@ -132,6 +133,7 @@ class Segment:
         self._index_used = False
         # The size up to which the index files, with their final entry, describe the log.
         self._indexed_bytes = -1
+        self._indexes_rebuilt = False
         self.configure(config)
 
     @classmethod
@@ -506,9 +508,25 @@ class Segment:
 
     def find(self, offset: int) -> BatchPlace | None:
         """The batch that holds `offset`, or the first one after it; None when all batches end before it."""
-        for place in self.batches(self.offset_index.position_for(offset)):
+        try:
+            return self._scan_for(offset)
+        except SegmentCorrupt:
+            if self._file is not None or self._indexes_rebuilt:
+                raise
+        # The index file led astray; once is enough to tell a damaged index from a damaged log.
+        self._indexes_rebuilt = True
+        self.rebuild_indexes()
+        return self._scan_for(offset)
+
+    def _scan_for(self, offset: int) -> BatchPlace | None:
+        start = self.offset_index.position_for(offset)
+        expected = self.offset_index.offset_at(start)
+        for place in self.batches(start):
+            if expected is not None and place.header.last_offset != expected:
+                raise SegmentCorrupt(f"{self.path(LOG)}: the offset index is wrong about position {start}")
             if place.header.last_offset >= offset:
                 return place
+            expected = None
         return None
 
     def last_boundary(self, start: int, limit: int) -> tuple[int, int]:

@@ -120,6 +120,19 @@ def test_logs_come_back_after_a_clean_stop_and_after_a_crash(disk: SimulatedDisk
     assert first.data not in read_all(log)
 
 
+def test_trouble_while_closing_leaves_that_directory_for_recovery(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk, "/data/a", "/data/b")
+    for partition in range(2):
+        log = directories.open_log(TopicPartition("t", partition), LogConfig(), now_ms=NOW_MS)
+        append(log, [NOW_MS])
+    disk.fail_operation(1)
+    directories.close()
+    directories = open_directories(disk, "/data/a", "/data/b")
+    assert [directory.clean_shutdown for directory in directories.directories] == [False, True]
+    open_all(directories)
+    assert [log.log_end_offset for log in directories.logs.values()] == [1, 1]
+
+
 def test_new_logs_go_to_the_directory_with_the_fewest(disk: SimulatedDisk) -> None:
     directories = open_directories(disk, "/data/a", "/data/b", "/data/c")
     for partition in range(7):
@@ -137,6 +150,18 @@ def test_new_logs_go_to_the_directory_with_the_fewest(disk: SimulatedDisk) -> No
     again = open_directories(disk.kill(), "/data/c", "/data/b", "/data/a")
     log = again.open_log(TopicPartition("t", 0), LogConfig(), now_ms=NOW_MS)
     assert log.directory == "/data/a/t-0"
+
+
+def test_closing_from_several_threads(tmp_path: Path) -> None:
+    directories = open_directories(OsDisk(), str(tmp_path / "data"))
+    for partition in range(20):
+        append(directories.open_log(TopicPartition("t", partition), LogConfig(), now_ms=NOW_MS), [NOW_MS])
+    directories.close(threads=4)
+    directories = open_directories(OsDisk(), str(tmp_path / "data"))
+    assert directories.directories[0].clean_shutdown
+    open_all(directories)
+    assert {log.recovery_point for log in directories.logs.values()} == {1}
+    directories.close()
 
 
 def test_one_partition_in_two_places_is_refused(disk: SimulatedDisk) -> None:

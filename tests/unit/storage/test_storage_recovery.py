@@ -178,6 +178,28 @@ def test_damaged_indexes_are_rebuilt(disk: SimulatedDisk, clean: bool, kind: str
         }
 
 
+def test_an_index_that_is_wrong_in_its_middle_does_not_lead_readers_astray(disk: SimulatedDisk) -> None:
+    log = open_log(disk, DIRECTORY, **SMALL)
+    batches = fill(log, Random(16), 100)
+    closed = [segment.base_offset for segment in log.segments[:-1]]
+    log.close()
+    whole = {base_offset: file_bytes(disk, log_path(base_offset, ".index")) for base_offset in closed}
+    for field in (3, 7):
+        for base_offset, data in whole.items():
+            # One less, in the second entry: still ascending, but not where the batch is or ends.
+            damaged = bytearray(data)
+            damaged[8 + field] -= 1
+            overwrite(disk, log_path(base_offset, ".index"), bytes(damaged))
+        log = open_log(disk, DIRECTORY, **SMALL)
+        # From the end to the start, so that no read goes on where another ended.
+        for batch in reversed(batches):
+            for offset in range(batch.base_offset, batch.next_offset):
+                log_slice = log.read(offset, 1, log.log_end_offset)
+                assert log_slice is not None
+                assert log_slice.file.read(log_slice.position, log_slice.size_bytes) == batch.data
+        assert {base: file_bytes(disk, log_path(base, ".index")) for base in closed} == whole
+
+
 def test_recovery_is_idempotent(disk: SimulatedDisk) -> None:
     log = open_log(disk, DIRECTORY, **SMALL)
     fill(log, Random(7), 100)
