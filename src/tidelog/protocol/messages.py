@@ -6,6 +6,9 @@ negotiated version has, fills the rest with the schema's defaults and turns plai
 types (milliseconds into timedelta, error numbers into its enumeration). So a handler is written once, not
 once per version.
 
+Requests are read by `schema_reader`, from kio's schemas but not by kio's parser: that one allocates what a
+hostile length announces, and ends the process when there is not so much memory.
+
 kio itself takes about 150 ms to import, so nothing here touches it until the first control-plane request;
 `warm` imports it in the background after start-up.
 """
@@ -16,10 +19,11 @@ import importlib
 import io
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from tidelog.protocol.apis import Api
-from tidelog.protocol.primitives import MalformedRequest
+from tidelog.protocol.schema_fields import absent_value, unwrap
+from tidelog.protocol.schema_reader import Reader, entity_reader
 
 Fields = Mapping[str, Any]
 
@@ -36,13 +40,8 @@ def _message_class(module: str, version: int, side: str) -> type[Any]:
 
 
 @cache
-def _reader(module: str, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
-    from kio.serial import entity_reader
-
-    reader: Callable[[memoryview, int], tuple[Any, int]] = entity_reader(
-        _message_class(module, version, "request")
-    )
-    return reader
+def _reader(module: str, version: int) -> Reader:
+    return entity_reader(_message_class(module, version, "request"))
 
 
 @cache
@@ -59,25 +58,12 @@ def warm() -> None:
     _writer("metadata", 12)
 
 
-@cache
-def _decoding_failure() -> type[Exception]:
-    from kio.serial.errors import SerialError
-
-    return SerialError
-
-
 def decode_request(api: Api, version: int, frame: memoryview, position: int) -> Any:
     """Decode the body of a request into kio's object for this version.
 
     Bytes behind the end are passed over, as Kafka does: librdkafka leaves some behind Metadata v13.
     """
-    reader = _reader(api.module, version)
-    try:
-        # kio shares no memory with what it read, but insists on a read-only buffer.
-        body, _ = reader(frame.toreadonly(), position)
-    except (_decoding_failure(), ValueError, TypeError, OverflowError, IndexError, MemoryError) as fault:
-        raise MalformedRequest(f"{api.name} v{version}: {fault}") from fault
-    return body
+    return _reader(api.module, version)(frame, position)[0]
 
 
 def encode_response(api: Api, version: int, fields: Fields) -> bytes:
@@ -117,30 +103,6 @@ _BY_KAFKA_TYPE: dict[str, _Converter] = {
     "datetime_i64": _instant,
 }
 
-_ZERO_BY_KAFKA_TYPE: dict[str, Any] = {
-    "error_code": 0,
-    "timedelta_i32": 0,
-    "timedelta_i64": 0,
-    "datetime_i64": 0,
-    "string": "",
-    "bytes": b"",
-    "bool": False,
-    "uuid": None,
-}
-
-
-def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """Split a field's type into (inner type, is an array, may be None)."""
-    nullable = type(None) in get_args(annotation)
-    if nullable and get_origin(annotation) is not tuple:
-        annotation = next(a for a in get_args(annotation) if a is not type(None))
-    if get_origin(annotation) is tuple:
-        inner = get_args(annotation)[0]
-        if type(None) in get_args(inner):
-            inner = next(a for a in get_args(inner) if a is not type(None))
-        return inner, True, nullable
-    return annotation, False, nullable
-
 
 def _field_converter(inner: Any, is_array: bool, kafka_type: str | None) -> _Converter | None:
     """How to turn a plain value into what kio's writer expects; None if it already is."""
@@ -156,21 +118,6 @@ def _field_converter(inner: Any, is_array: bool, kafka_type: str | None) -> _Con
     return lambda values: None if values is None else tuple([each(value) for value in values])
 
 
-def _field_default(field: Any, inner: Any, is_array: bool, nullable: bool) -> Any:
-    """What an absent field is sent as: the schema's default, or else nothing."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if is_array:
-        return None if nullable else ()
-    if nullable:
-        return None
-    if dataclasses.is_dataclass(inner):
-        return _builder(inner)({})
-    zero = _ZERO_BY_KAFKA_TYPE.get(field.metadata["kafka_type"], 0)
-    convert = _BY_KAFKA_TYPE.get(field.metadata["kafka_type"])
-    return zero if convert is None else convert(zero)
-
-
 _BUILDERS: dict[Any, Callable[[Fields], Any]] = {}
 
 
@@ -184,9 +131,13 @@ def _builder(entity: Any) -> Callable[[Fields], Any]:
 def _compile_builder(entity: Any) -> Callable[[Fields], Any]:
     plan: list[tuple[str, _Converter | None, Any]] = []
     for field in dataclasses.fields(entity):
-        inner, is_array, nullable = _unwrap(field.type)
+        inner, is_array, nullable = unwrap(field.type)
         converter = _field_converter(inner, is_array, field.metadata.get("kafka_type"))
-        plan.append((field.name, converter, _field_default(field, inner, is_array, nullable)))
+        if dataclasses.is_dataclass(inner) and not is_array and not nullable:
+            default = _builder(inner)({})
+        else:
+            default = absent_value(field, is_array, nullable)
+        plan.append((field.name, converter, default))
 
     def build(fields: Fields) -> Any:
         values = {}
