@@ -1,0 +1,70 @@
+"""docs/cli.md has every command with an example, and every option of every command."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tidelog.cli.main import tidelog
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+SHARED_PARAMETERS = {"bootstrap", "client_config", "client_config_file", "timeout_seconds"}
+
+
+def leaf_commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None, name
+        yield from leaf_commands(inner, (*path, name))
+
+
+COMMANDS = dict(leaf_commands(tidelog, ("tidelog",)))
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^##+ {re.escape(title)}$(.*?)(?=^##+ |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/cli.md has no section '{title}'"
+    return found[1]
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 20
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_is_documented_with_an_example(name: str) -> None:
+    assert re.search(rf"^\$ .*{re.escape(name)}", section(name), re.MULTILINE), f"no example of '{name}'"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_documented(name: str) -> None:
+    text = section(name)
+    for parameter in COMMANDS[name].params:
+        if isinstance(parameter, click.Option) and parameter.name not in SHARED_PARAMETERS:
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                assert f"`{option}`" in text, f"'{name}' has {option}, docs/cli.md does not"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_teaches_with_an_example(name: str) -> None:
+    assert name in (COMMANDS[name].help or ""), f"'{name} --help' has no example"
+
+
+def test_shared_options_are_documented() -> None:
+    text = section("Connection options")
+    for parameter in COMMANDS["tidelog topic list"].params:
+        if parameter.name in SHARED_PARAMETERS:
+            for option in parameter.opts:
+                assert f"`{option}`" in text, option
+
+
+def test_no_section_is_left_from_a_removed_command() -> None:
+    groups = {name.rsplit(" ", 1)[0] for name in COMMANDS}
+    for title in re.findall(r"^##+ (tidelog .+)$", PAGE, re.MULTILINE):
+        assert title in COMMANDS or title in groups, title
