@@ -1,1 +1,4 @@
-"""The words of the system: identifiers, errors, settings, metadata records and the cluster image. Imports nothing else."""
+"""The words of the system: identifiers, errors, settings, metadata records and the cluster image.
+
+Imports nothing else.
+"""

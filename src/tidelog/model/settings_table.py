@@ -194,6 +194,7 @@ _NODE = (
     _broker(
         "num.recovery.threads.per.data.dir", _INT, 2, _HIGH,
         "How many threads per data folder recover logs at start and flush them at shutdown.", minimum=1,
+        inert=True,
     ),
     _broker(
         "background.threads", _INT, 2, _HIGH,
@@ -219,15 +220,17 @@ _NETWORK = (
         "The largest request accepted; a connection that announces more is closed.", minimum=1,
     ),
     _broker(
-        "socket.send.buffer.bytes", _INT, 100 << 10, _HIGH,
-        "The send buffer of a client socket; -1 leaves it to the system.", minimum=-1,
+        "socket.send.buffer.bytes", _INT, -1, _HIGH,
+        "The send buffer of a client socket; -1 leaves it to the system, faster than Kafka's 100 KiB.",
+        minimum=-1,
     ),
     _broker(
-        "socket.receive.buffer.bytes", _INT, 100 << 10, _HIGH,
-        "The receive buffer of a client socket; -1 leaves it to the system.", minimum=-1,
+        "socket.receive.buffer.bytes", _INT, -1, _HIGH,
+        "The receive buffer of a client socket; -1 leaves it to the system, faster than Kafka's 100 KiB.",
+        minimum=-1,
     ),
     _broker(
-        "socket.listen.backlog.size", _INT, 50, _MEDIUM,
+        "socket.listen.backlog.size", _INT, 1024, _MEDIUM,
         "How many connections may wait to be accepted.", minimum=1,
     ),
     _broker(
@@ -244,7 +247,7 @@ _NETWORK = (
     ),
     _broker(
         "queued.max.requests", _INT, 500, _HIGH,
-        "How many requests may wait for an answer before the broker stops reading.", minimum=1,
+        "How many requests may wait for an answer before the broker stops reading.", minimum=1, inert=True,
     ),
     _broker(
         "queued.max.request.bytes", _LONG, -1, _MEDIUM,
@@ -252,7 +255,7 @@ _NETWORK = (
     ),
     _broker(
         "request.timeout.ms", _INT, 30_000, _HIGH,
-        "How long a request between brokers may take.", minimum=1,
+        "How long a request between brokers may take.", minimum=1, inert=True,
     ),
 )  # fmt: skip
 
@@ -383,7 +386,7 @@ _LOG = (
     ),
     _broker(
         "log.flush.start.offset.checkpoint.interval.ms", _INT, MINUTE_MS, _HIGH,
-        "How often the first offsets of the logs are written down.", minimum=0,
+        "How often the first offsets of the logs are written down.", minimum=0, inert=True,
     ),
     _broker(
         "log.segment.delete.delay.ms", _LONG, MINUTE_MS, _HIGH,
@@ -413,7 +416,7 @@ _CLEANER = (
     _broker("log.cleaner.enable", _BOOLEAN, True, _MEDIUM, "Whether compaction runs."),
     _broker(
         "log.cleaner.threads", _INT, 1, _MEDIUM,
-        "How many partitions are compacted at the same time.", minimum=0, update_mode=_CLUSTER,
+        "How many partitions are compacted at the same time.", minimum=0, update_mode=_CLUSTER, inert=True,
     ),
     _broker(
         "log.cleaner.backoff.ms", _LONG, 15 * SECOND_MS, _MEDIUM,
@@ -425,11 +428,12 @@ _CLEANER = (
     ),
     _broker(
         "log.cleaner.io.buffer.size", _INT, 512 << 10, _MEDIUM,
-        "How many bytes the cleaner reads at a time.", minimum=0, update_mode=_CLUSTER,
+        "How many bytes the cleaner reads at a time.", minimum=0, update_mode=_CLUSTER, inert=True,
     ),
     _broker(
         "log.cleaner.io.max.bytes.per.second", _DOUBLE, 1.7976931348623157e308, _MEDIUM,
         "How many bytes a second the cleaner reads and writes at most.", minimum=0, update_mode=_CLUSTER,
+        inert=True,
     ),
     _broker(
         "log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, _MEDIUM,
@@ -498,7 +502,7 @@ _GROUPS = (
     ),
     _broker(
         "group.consumer.max.size", _INT, INT32_MAX, _MEDIUM,
-        "How many members a consumer group may have.", minimum=1,
+        "How many members a consumer group may have.", minimum=1, inert=True,
     ),
     _broker(
         "group.consumer.assignors", _LIST, ("uniform", "range"), _MEDIUM,
@@ -508,7 +512,7 @@ _GROUPS = (
     _broker(
         "group.consumer.migration.policy", _STRING, "bidirectional", _MEDIUM,
         "Whether groups may move between the classic and the consumer protocol.",
-        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"), inert=True,
     ),
     _broker(
         "offsets.topic.num.partitions", _INT, 50, _HIGH,
@@ -544,11 +548,11 @@ _GROUPS = (
 _TRANSACTIONS = (
     _broker(
         "transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, _HIGH,
-        "The longest transaction timeout a producer may ask for.", minimum=1,
+        "The longest transaction timeout a producer may ask for.", minimum=1, inert=True,
     ),
     _broker(
         "transactional.id.expiration.ms", _INT, 7 * DAY_MS, _HIGH,
-        "How long an unused transactional id is remembered.", minimum=1,
+        "How long an unused transactional id is remembered.", minimum=1, inert=True,
     ),
     _broker(
         "transaction.state.log.num.partitions", _INT, 50, _HIGH,
@@ -569,16 +573,16 @@ _TRANSACTIONS = (
     ),
     _broker(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 10 * SECOND_MS, _LOW,
-        "How often transactions that took too long are looked for.", minimum=1,
+        "How often transactions that took too long are looked for.", minimum=1, inert=True,
     ),
     _broker(
         "transaction.remove.expired.transaction.cleanup.interval.ms", _INT, HOUR_MS, _LOW,
-        "How often unused transactional ids are looked for.", minimum=1,
+        "How often unused transactional ids are looked for.", minimum=1, inert=True,
     ),
     _broker(
         "transaction.partition.verification.enable", _BOOLEAN, True, _LOW,
         "Whether a partition checks that it belongs to the transaction before it takes a record.",
-        update_mode=_CLUSTER,
+        update_mode=_CLUSTER, inert=True,
     ),
 )  # fmt: skip
 

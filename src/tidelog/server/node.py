@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 import socket
+from collections.abc import Callable
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class Node:
         """Bind, recover, serve."""
         raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        bound = [(listener, _bind(listener)) for listener in self.settings.listeners]
+        bound = [(listener, _bind(listener, self.settings)) for listener in self.settings.listeners]
         try:
             endpoints = _advertised(self.settings, bound)
             self._workers = WorkerThreads(loop, self.settings.get_int("background.threads"))
@@ -73,9 +74,10 @@ class Node:
                 self._workers.close()
             raise
         self.edge = edge = Edge(loop, self.broker, clock)
+        backlog = self.settings.get_int("socket.listen.backlog.size")
         for listener, sock in bound:
             self._servers.append(
-                await loop.create_server(_factory(edge, listener.name), sock=sock, backlog=1024)
+                await loop.create_server(_factory(edge, listener.name), sock=sock, backlog=backlog)
             )
         self._workers.run(messages.warm, _ignore)
         first = bound[0][0]
@@ -117,11 +119,11 @@ def _ignore(result: BaseException | None) -> None:
         log.warning("importing the message schemas ahead of use failed: %s", result)
 
 
-def _factory(edge: Edge, listener_name: str):  # type: ignore[no-untyped-def]
+def _factory(edge: Edge, listener_name: str) -> Callable[[], Connection]:
     return lambda: Connection(edge, listener_name)
 
 
-def _bind(listener: Listener) -> socket.socket:
+def _bind(listener: Listener, settings: BrokerSettings) -> socket.socket:
     """Take a listener's address without accepting connections yet."""
     host = listener.host or None
     family, kind, protocol, _, address = socket.getaddrinfo(
@@ -130,6 +132,13 @@ def _bind(listener: Listener) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit the sizes of their buffers.
+        for option, name in (
+            (socket.SO_SNDBUF, "socket.send.buffer.bytes"),
+            (socket.SO_RCVBUF, "socket.receive.buffer.bytes"),
+        ):
+            if settings.get_int(name) > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, settings.get_int(name))
         sock.bind(address)
     except OSError as fault:
         sock.close()
