@@ -338,8 +338,7 @@ class GroupWorld:
                 heapq.heappush(self._events, (due_ms, self._serial, self._timer(effect.key, self._serial)))
             elif isinstance(effect, CancelTimer):
                 self.timers.pop(effect.key, None)
-            else:
-                assert isinstance(effect, Append)
+            elif isinstance(effect, Append):
                 self.append(effect)
 
     def _timer(self, key: object, serial: int) -> Callable[[], None]:

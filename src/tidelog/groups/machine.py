@@ -191,6 +191,7 @@ class GroupMachine:
             for member in group.members.values():
                 self._rebalances.keep_session(group, member, now_ms)
             if len(group.members) > limit:
+                self._rebalances.cause = f"the loaded group has more than {limit} members"
                 self._rebalances.prepare_rebalance(group, now_ms)
         return self._outbox.take()
 

@@ -14,6 +14,8 @@ from tidelog.groups.schemas import group_metadata_key, group_metadata_value
 from tidelog.groups.states import GroupState
 from tidelog.model.errors import ErrorCode
 
+NO_REASON = "no reason given"
+
 _PREPARING = GroupState.PREPARING_REBALANCE
 _COMPLETING = GroupState.COMPLETING_REBALANCE
 
@@ -35,6 +37,8 @@ class MemberRequests:
         if error is not ErrorCode.NONE:
             self._refuse_join(command, error, command.member_id)
             return
+        who = command.member_id or command.group_instance_id or command.client_id
+        self._rebalances.cause = f"{who} joins: {command.reason or NO_REASON}"
         group = self._groups.get(command.group_id)
         if group is None:
             if command.member_id != NO_MEMBER_ID:
@@ -253,6 +257,8 @@ class MemberRequests:
         if group is not None and group.is_in(GroupState.DEAD):
             self._outbox.reply(command.token, responses.leave_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
+        reasons = {leaving.reason or NO_REASON: None for leaving in command.members}
+        self._rebalances.cause = f"{len(command.members)} members leave: {', '.join(reasons)}"
         undo = Undo(group.snapshot()) if group is not None else None
         results, somebody_left = [], False
         for leaving in command.members:

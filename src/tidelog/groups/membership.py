@@ -55,11 +55,17 @@ class Undo:
 class Rebalances:
     """Moves one group at a time from state to state; the caller gives it the group and the time."""
 
-    __slots__ = ("_outbox", "settings")
+    __slots__ = ("_outbox", "cause", "settings")
 
     def __init__(self, outbox: Outbox, settings: GroupSettings) -> None:
         self._outbox = outbox
         self.settings = settings
+        self.cause = ""
+        """Why the running step happens, in words: whoever starts a step says so, and events carry it."""
+
+    def _tell(self, kind: str, group: ClassicGroup) -> None:
+        fields = {"group": group.group_id, "generation": group.generation, "members": len(group.members)}
+        self._outbox.event(kind, fields, self.cause)
 
     # ------------------------------------------------------------ members come
 
@@ -138,6 +144,7 @@ class Rebalances:
         group.pending_sync_members.clear()
         self._outbox.cancel_timer(sync_timer(group.group_id))
         initial = group.is_in(GroupState.EMPTY)
+        self._tell("group rebalances", group)
         group.transition_to(GroupState.PREPARING_REBALANCE, now_ms)
         if initial:
             delay_ms = self.settings.group_initial_rebalance_delay_ms
@@ -162,6 +169,7 @@ class Rebalances:
             group.initial_delay_remaining_ms = remaining_ms - delay_ms
             self._outbox.set_timer(join_timer(group.group_id), now_ms + delay_ms)
             return
+        self.cause = "the join phase is over"
         self.complete_join(group, now_ms, Undo(group.snapshot(), join_timer(group.group_id)))
 
     def complete_join(self, group: ClassicGroup, now_ms: int, undo: Undo | None = None) -> None:
@@ -178,6 +186,7 @@ class Rebalances:
             return
         group.initial_delay_remaining_ms = None
         group.next_generation(now_ms)
+        self._tell("group has a new generation", group)
         if not group.members:
             assert undo is not None, "a group loses its last member only in steps that can be undone"
             self._store_empty(group, undo)
@@ -233,6 +242,8 @@ class Rebalances:
             if not still_waiting():
                 return
             group.transition_to(GroupState.STABLE, now_ms)
+            self.cause = "the assignment is stored"
+            self._tell("group is stable", group)
             for member in group.members.values():
                 member.assignment = complete.get(member.member_id, EMPTY_ASSIGNMENT)
                 if member.awaiting_sync is not None:
@@ -243,6 +254,7 @@ class Rebalances:
         def on_failed(error: ErrorCode, now_ms: int) -> None:
             group.storing_generation = None
             if still_waiting():
+                self.cause = f"the assignment could not be stored: {error.name}"
                 self.fail_syncs(group, coordinator_error(error), now_ms)
                 self.prepare_rebalance(group, now_ms)
 
@@ -267,6 +279,7 @@ class Rebalances:
         if not waiting or not group.pending_sync_members:
             return
         undo = Undo(group.snapshot(), sync_timer(group.group_id))
+        self.cause = f"{len(group.pending_sync_members)} members did not sync in time"
         for member_id in list(group.pending_sync_members):
             self.drop_member(group, member_id)
         self.prepare_rebalance(group, now_ms, undo)
@@ -286,6 +299,7 @@ class Rebalances:
             self.keep_session(group, member, now_ms)
             return
         undo = Undo(group.snapshot(), session_timer(group.group_id, member_id))
+        self.cause = f"member {member_id} was silent too long"
         if member is None:
             group.remove(member_id)
         else:

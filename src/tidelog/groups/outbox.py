@@ -8,7 +8,7 @@ them. Answers that promise durability wait longer, in `on_appended`, until the r
 from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
-from tidelog.model.effects import Append, CancelTimer, Effect, RecordPair, Reply, SetTimer
+from tidelog.model.effects import Append, CancelTimer, Effect, Event, RecordPair, Reply, SetTimer
 from tidelog.model.errors import ErrorCode
 
 _COORDINATOR_ERROR_OF_APPEND_ERROR = {
@@ -74,6 +74,9 @@ class Outbox:
 
     def cancel_timer(self, key: Hashable) -> None:
         self._effects.append(CancelTimer(key))
+
+    def event(self, kind: str, fields: Mapping[str, object], cause: str) -> None:
+        self._effects.append(Event(kind, fields, cause))
 
     def emit(self, effects: list[Effect]) -> None:
         self._effects += effects

@@ -24,7 +24,7 @@ from tidelog.groups.commands import (
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState, mermaid
-from tidelog.model.effects import Append, CancelTimer, Effect, Reply, SetTimer
+from tidelog.model.effects import Append, CancelTimer, Effect, Event, Reply, SetTimer
 from tidelog.model.errors import ErrorCode
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t"
@@ -43,6 +43,7 @@ class Desk:
         self.answers: dict[int, Any] = {}
         self.refuse: ErrorCode | None = None
         self.token = 0
+        self.events: list[tuple[str, str]] = []
 
     def ask(self, kind: type, *args: Any, **kwargs: Any) -> int:
         self.token += 1
@@ -66,6 +67,8 @@ class Desk:
                 self.timers.pop(effect.key, None)
             elif isinstance(effect, Append):
                 self.append(effect)
+            elif isinstance(effect, Event):
+                self.events.append((effect.kind, effect.cause))
 
     def append(self, effect: Append) -> None:
         if self.refuse is not None:
@@ -472,6 +475,18 @@ def test_describing(desk: Desk) -> None:
     assert desk.machine.list_groups(frozenset({"empty"}), frozenset()) == []
     assert len(desk.machine.list_groups(frozenset({"stable"}), frozenset({"classic"}))) == 1
     assert desk.machine.list_groups(frozenset(), frozenset({"share"})) == []
+
+
+def test_a_rebalance_says_why(desk: Desk) -> None:
+    (member,) = desk.stable(reason="hello")
+    desk.answer(LeaveGroup, "g", (LeavingMember(member, reason="shutting down"),))
+    assert desk.events == [
+        ("group rebalances", "c joins: hello"),
+        ("group has a new generation", "the join phase is over"),
+        ("group is stable", "the assignment is stored"),
+        ("group rebalances", "1 members leave: shutting down"),
+        ("group has a new generation", "1 members leave: shutting down"),
+    ]
 
 
 def test_the_documented_diagram_is_the_table() -> None:
