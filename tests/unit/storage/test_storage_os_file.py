@@ -1,0 +1,72 @@
+"""What only the operating system does to a file: write half of it, or keep it open when removed."""
+
+import errno
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from storage_logs import NOW_MS, append, open_log, read_all
+
+from tidelog.storage.disk import OsDisk
+
+
+@pytest.fixture
+def file_size_limit() -> Iterator[None]:
+    """Put the limit back afterwards; the kernel writes up to it and refuses the rest, like a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def limit_file_size(size_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@pytest.mark.usefixtures("file_size_limit")
+def test_half_a_write_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    file = OsDisk().open(str(path), create=True)
+    file.append(b"a" * 1000)
+    limit_file_size(1500)
+    with pytest.raises(OSError, match="too large") as raised:
+        file.append(b"b" * 1000)
+    assert raised.value.errno == errno.EFBIG
+    assert file.size_bytes == path.stat().st_size == 1000
+    limit_file_size(10_000)
+    file.append(b"c" * 10)
+    assert path.read_bytes() == b"a" * 1000 + b"c" * 10
+
+
+@pytest.mark.usefixtures("file_size_limit")
+def test_a_log_goes_on_after_half_a_write(tmp_path: Path) -> None:
+    directory = str(tmp_path / "p")
+    log = open_log(OsDisk(), directory)
+    batches = [append(log, [NOW_MS], value_bytes=300) for _ in range(3)]
+    limit_file_size(log.size_bytes + 100)
+    with pytest.raises(OSError, match="too large"):
+        append(log, [NOW_MS], value_bytes=300)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
+    batches.append(append(log, [NOW_MS], value_bytes=50))
+    everything = b"".join(batch.data for batch in batches)
+    assert read_all(log) == everything
+    log.close(clean=False)
+    log = open_log(OsDisk(), directory, clean=False)
+    assert read_all(log) == everything and log.truncated_bytes == 0
+
+
+def test_a_file_is_closed_with_its_last_reference_not_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    disk = OsDisk()
+    file = disk.open(str(path), create=True)
+    file.append(b"still here")
+    descriptor = file.fileno()
+    disk.remove(str(path))
+    assert file.read(6, 10) == b"here"
+    os.fstat(descriptor)
+    del file
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
