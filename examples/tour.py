@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 from tidelog.testing.broker import RunningBroker
 
 TOPIC = "orders"
-CUSTOMERS = ("alice", "dave", "erin", "frank")
+CUSTOMERS = ("alice", "erin", "mallory")
 ORDERS = ("tea", "coffee", "cake")
 
 

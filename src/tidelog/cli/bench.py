@@ -42,7 +42,7 @@ class Progress:
         self._reported = now
         elapsed = now - self.started
         click.echo(
-            f"\r{count:,} of {total:,} records, {count / elapsed:,.0f}/s, {size_bytes / elapsed / 1e6:.1f} MB/s ",
+            f"\r{count:,} of {total:,}, {count / elapsed:,.0f}/s, {size_bytes / elapsed / 1e6:.1f} MB/s ",
             err=True,
             nl=False,
         )

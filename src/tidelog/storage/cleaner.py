@@ -20,9 +20,11 @@ closed segments up to there, the clean ones too, leaving out
 
 Offsets, the order of records, the base offset, last offset, producer id, epoch and sequence of a batch never
 change. A batch that keeps all its records is copied byte for byte. A batch that keeps none disappears, unless
-it is the last one of an active producer (its sequence and epoch must survive) or the last of the round (the
-end must not move): of such a batch the header stays, with no records. Never touched: the active segment,
-anything at or behind the last stable offset, and segments with records younger than `min.compaction.lag.ms`.
+it is the last one of an active producer (its sequence and epoch must survive) or the last of a segment (so
+that the next segment starts where this one ends, and a hole can be told from compaction): of such a batch the
+header stays, with no records. A marker then stays whole: without its record it would not tell its epoch.
+Never touched: the active segment, anything at or behind the last stable offset, and segments with records
+younger than `min.compaction.lag.ms`.
 """
 
 import logging
@@ -53,6 +55,7 @@ from tidelog.storage.checkpoints import (
     write_offsets,
 )
 from tidelog.storage.disk import Bytes, Disk, File
+from tidelog.storage.leader_epochs import LeaderEpochs
 from tidelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_log import PartitionLog, mark_for_swap
@@ -171,6 +174,7 @@ class CleaningPlan:
     overdue: bool
     aborted_transactions: tuple[AbortedTransaction, ...]
     last_records: dict[int, LastRecord]
+    leader_epochs: LeaderEpochs
     now_ms: int
 
     @property
@@ -325,6 +329,7 @@ def plan_cleaning(
             log.aborted_transactions(cleanable[0].base_offset, first_uncleanable_offset)
         ),
         last_records=log.producers.last_records(),
+        leader_epochs=log.leader_epochs,
         now_ms=now_ms,
     )
 
@@ -473,6 +478,8 @@ class _Round:
                 replacements.append(Replacement(tuple(group), new))
                 transactions.cleaned_index = new.transaction_index
                 self._clean_into(new, group, offset_map, transactions)
+            # Recovery could not learn from the batches any more where an epoch began.
+            plan.leader_epochs.flush()
             mark_for_swap(self._disk, plan.directory, [replacement.new for replacement in replacements])
         except (CleaningStopped, CorruptRecord, OSError):
             _discard(self._disk, plan.directory, [replacement.new for replacement in replacements])
@@ -560,11 +567,14 @@ class _Round:
     ) -> None:
         """Copy what stays of a group of segments into `new`, and make it durable."""
         statistics = self._statistics
+        number = self._plan.segments.index(group[-1]) + 1
+        following = self._plan.segments[number : number + 1]
+        end_offset = following[0].base_offset if following else self._plan.first_uncleanable_offset
         for segment in group:
             for header, batch in self._batches(segment):
                 statistics.bytes_read += header.size_bytes
                 statistics.records_read += header.records_count
-                kept = self._filter(header, batch, offset_map, transactions)
+                kept = self._filter(header, batch, end_offset, offset_map, transactions)
                 if kept is not None:
                     kept_header = read_header(kept)
                     new.append(
@@ -583,9 +593,14 @@ class _Round:
                 file.close()
 
     def _filter(
-        self, header: BatchHeader, batch: memoryview, offset_map: OffsetMap, transactions: _Transactions
+        self,
+        header: BatchHeader,
+        batch: memoryview,
+        end_offset: int,
+        offset_map: OffsetMap,
+        transactions: _Transactions,
     ) -> Bytes | None:
-        """What stays of a batch: the batch itself, a smaller one, or None."""
+        """What stays of a batch in a segment that ends at `end_offset`: itself, a smaller one, or None."""
         plan = self._plan
         horizon_ms = header.delete_horizon_ms
         if header.control:
@@ -594,10 +609,8 @@ class _Round:
         else:
             orphaned = False
             discard = transactions.on_data(header)
-        header_stays = header.next_offset == plan.first_uncleanable_offset or self._is_last_of_producer(
-            header
-        )
-        if discard:
+        header_stays = header.next_offset == end_offset or self._is_last_of_producer(header)
+        if discard and not (header.control and header_stays):
             return _emptied(header) if header_stays else None
         if header.control:
             kept = list(iterate_records(batch, header))

@@ -1,7 +1,7 @@
 """A pytest plugin and helpers that run a real broker inside a test.
 
 `RunningBroker` (also under the name `TestBroker`) works without pytest; `plugin` offers it as fixtures.
-Nothing is imported until it is used, because pytest loads the plugin in every project that has Tidelog installed.
+Nothing is imported until it is used: pytest loads the plugin in every project that has Tidelog installed.
 """
 
 from typing import TYPE_CHECKING, Any
