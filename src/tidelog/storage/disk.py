@@ -105,7 +105,10 @@ class Disk(Protocol):
         ...
 
     def replace_atomically(self, path: str, data: Bytes) -> None:
-        """Make `data` the durable content of `path`: after a crash it has the old content or the new."""
+        """Make `data` the durable content of `path`: after a crash it has the old content or the new.
+
+        Until it is done the new content is in `<path>.tmp`, which a crash may leave behind.
+        """
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -222,14 +225,20 @@ class OsDisk:
 
     def replace_atomically(self, path: str, data: Bytes) -> None:
         temporary = path + ".tmp"
-        file = self.open(temporary, create=True)
         try:
-            file.truncate(0)
-            file.append(data)
-            file.sync()
-        finally:
-            file.close()
-        os.replace(temporary, path)
+            file = self.open(temporary, create=True)
+            try:
+                file.truncate(0)
+                file.append(data)
+                file.sync()
+            finally:
+                file.close()
+            os.replace(temporary, path)
+        except OSError:
+            # On a full disk every byte counts.
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
         self.sync_directory(os.path.dirname(path) or ".")
 
     def sync_directory(self, path: str) -> None:

@@ -57,6 +57,17 @@ def test_a_log_goes_on_after_half_a_write(tmp_path: Path) -> None:
     assert read_all(log) == everything and log.truncated_bytes == 0
 
 
+@pytest.mark.usefixtures("file_size_limit")
+def test_a_replacement_that_fails_leaves_the_old_content_alone(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    OsDisk().replace_atomically(str(path), b"old")
+    limit_file_size(1000)
+    with pytest.raises(OSError, match="too large"):
+        OsDisk().replace_atomically(str(path), b"new" * 1000)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_file_is_closed_with_its_last_reference_not_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "file"
     disk = OsDisk()
