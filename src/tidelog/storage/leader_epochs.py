@@ -13,13 +13,13 @@ Durability. A change touches memory alone, so that an epoch change (every partit
 starts) costs neither a write nor an fsync on the event loop. `flush` replaces the file durably and in one
 step, from a worker thread; the log calls it before it moves its recovery point and when it closes. A crash or
 power cut therefore loses only entries for batches behind the recovery point, and those come back: recovery
-reads these batches anyway, every batch names its leader epoch, and `assign` puts the entry back (and drops
+reads these batches anyway, every batch names its leader epoch, and `replay` puts the entry back (and drops
 what contradicts it). `truncate_from_end(log_end_offset)` then drops entries whose batches did not survive.
 Writing an unsynced file at every change would be worse: a power cut can leave it empty or torn, and with it
 go the entries of batches that recovery does not read.
 
 A file that is malformed all the same (damaged by others) is read as empty and reported by `was_malformed`;
-the log then replays all of its batches through `assign`.
+the log then puts all of its batches through `replay`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -83,6 +83,14 @@ class LeaderEpochs:
         row = EpochEntry(epoch, start_offset)
         self._change((*self._rows_before(row), row))
         return True
+
+    def replay(self, epoch: int, base_offset: int) -> bool:
+        """Note a stored batch that recovery reads; return whether that was news.
+
+        Entries that agree with the batch stay as they are: after compaction they know better than the
+        batches where an epoch began. Entries that do not are from before a crash or a cut, and go.
+        """
+        return self.epoch_at(base_offset) != epoch and self.assign(epoch, base_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest known epoch up to `epoch` and the offset where it ended.

@@ -571,6 +571,7 @@ def test_a_disk_that_fails_or_is_full_leaves_the_log_as_it_was() -> None:
     failures = 0
     for count in range(1, 60):
         table = filled()
+        table.log.leader_epochs.flush()
         rows, files = table.rows(), table.disk.list(table.directory)
         plan = table.plan()
         assert plan is not None

@@ -179,7 +179,17 @@ def test_replaying_the_batches_behind_the_flush_restores_any_history_after_a_pow
         del batches[random.randint(recovery_point, len(batches)) :]
         found = LeaderEpochs(disk.crash(), PATH)
         for offset in range(recovery_point, len(batches)):
-            found.assign(batches[offset], offset)
+            found.replay(batches[offset], offset)
         found.truncate_from_end(len(batches))
         assert [found.epoch_at(offset) for offset in range(len(batches))] == batches
         assert found.latest == (batches[-1] if batches else -1)
+
+
+def test_replay_believes_entries_that_agree_with_the_batches_and_no_others() -> None:
+    known = epochs((0, 0), (1, 5), (2, 9))
+    assert not known.replay(0, 3)
+    assert not known.replay(1, 7)
+    assert not known.replay(2, 12), "the batches from 9 on were compacted away"
+    assert known.entries == ((0, 0), (1, 5), (2, 9))
+    assert known.replay(2, 7), "an entry from before the log was cut and written again"
+    assert known.entries == ((0, 0), (1, 5), (2, 7))
