@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tidelog.server.process import BrokerThread
@@ -64,7 +64,7 @@ class RunningBroker:
         self._bootstrap: str | None = None
         self._thread: BrokerThread | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr_path: Path | None = None
+        self._stderr: IO[bytes] | None = None
 
     def __repr__(self) -> str:
         state = self._bootstrap if self.running else "stopped"
@@ -142,9 +142,9 @@ class RunningBroker:
         finally:
             if self._owns_data:
                 shutil.rmtree(self.data_directory, ignore_errors=True)
-            if self._stderr_path is not None:
-                self._stderr_path.unlink(missing_ok=True)
-                self._stderr_path = None
+            if self._stderr is not None:
+                self._stderr.close()
+                self._stderr = None
 
     def create_topic(self, name: str, partitions: int = 1, **configs: Any) -> str:
         """Create a topic and return its name; `retention_ms=1000` sets retention.ms."""
@@ -173,21 +173,17 @@ class RunningBroker:
         # The package may be on sys.path without being installed (a source tree, an editable path).
         package_root = str(Path(__file__).resolve().parents[2])
         python_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
-        handle, stderr_name = tempfile.mkstemp(prefix="tidelog-test-", suffix=".stderr")
-        if self._stderr_path is not None:
-            self._stderr_path.unlink(missing_ok=True)
-        self._stderr_path = Path(stderr_name)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidelog.testing.child", json.dumps(dict(overrides))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=handle,
-                env={**os.environ, "PYTHONPATH": python_path},
-                start_new_session=True,  # Ctrl-C in the terminal is for the tests; they stop the broker
-            )
-        finally:
-            os.close(handle)
+        if self._stderr is None:
+            # A file without a name: it cannot fill a pipe nobody reads, and cannot be left behind.
+            self._stderr = tempfile.TemporaryFile(prefix="tidelog-test-")  # noqa: SIM115 (closed by close)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tidelog.testing.child", json.dumps(dict(overrides))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, "PYTHONPATH": python_path},
+            start_new_session=True,  # Ctrl-C in the terminal is for the tests; they stop the broker
+        )
         return self._await_ready(self._process)
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> str:
@@ -207,9 +203,11 @@ class RunningBroker:
         return str(json.loads(received)["bootstrap"])
 
     def _stderr_tail(self) -> str:
-        if self._stderr_path is None or not self._stderr_path.exists():
+        if self._stderr is None:
             return ""
-        return self._stderr_path.read_bytes()[-STDERR_TAIL_BYTES:].decode(errors="replace")
+        size_bytes = os.fstat(self._stderr.fileno()).st_size
+        start = max(0, size_bytes - STDERR_TAIL_BYTES)
+        return os.pread(self._stderr.fileno(), STDERR_TAIL_BYTES, start).decode(errors="replace")
 
     def _reap(self, timeout_seconds: float) -> None:
         process, self._process = self._process, None
