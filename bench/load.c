@@ -119,6 +119,21 @@ static double server_cpu_seconds(void) {
     return (double)(user_ticks + system_ticks) / (double)sysconf(_SC_CLK_TCK);
 }
 
+/* Seconds a process was ready to run but had no CPU: what others took from it. -1 when unknown. */
+static double wait_seconds(int pid) {
+    if (pid <= 0) return -1;
+    char path[64], text[128];
+    snprintf(path, sizeof path, "/proc/%d/schedstat", pid);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) return -1;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    unsigned long long waited_ns;
+    if (size <= 0) return -1;
+    text[size] = 0;
+    return sscanf(text, "%*u %llu", &waited_ns) == 1 ? (double)waited_ns / 1e9 : -1;
+}
+
 static void read_frames(const char *path) {
     int fd = open(path, O_RDONLY);
     struct stat status;
@@ -351,6 +366,7 @@ static void run(void) {
     }
     window_requests = window_sent_bytes = window_received_bytes = latency_count = 0;
     double own_start = own_cpu_seconds(), server_start = server_cpu_seconds();
+    double own_wait_start = wait_seconds(getpid()), server_wait_start = wait_seconds(option.server_pid);
     uint64_t window_ns = now_ns(), end_ns = window_ns + (uint64_t)option.duration_ms * 1000000ull, time_ns;
     while ((time_ns = now_ns()) < end_ns) {
         if (option.max_bytes && window_sent_bytes + window_received_bytes >= option.max_bytes) break;
@@ -359,6 +375,8 @@ static void run(void) {
     double seconds = (double)(time_ns - window_ns) / 1e9;
     double own = own_cpu_seconds() - own_start;
     double server = server_start < 0 ? -1 : server_cpu_seconds() - server_start;
+    double own_wait = own_wait_start < 0 ? -1 : wait_seconds(getpid()) - own_wait_start;
+    double server_wait = server_wait_start < 0 ? -1 : wait_seconds(option.server_pid) - server_wait_start;
     uint64_t requests = window_requests, sent = window_sent_bytes, received = window_received_bytes;
     uint64_t latencies = latency_count;
     stopping = 1;
@@ -374,9 +392,10 @@ static void run(void) {
     qsort(latencies_us10, latency_count, sizeof *latencies_us10, ascending);
     printf("{\"requests\": %llu, \"seconds\": %.6f, \"sent_bytes\": %llu, \"received_bytes\": %llu, "
            "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"load_cpu_seconds\": %.4f, "
-           "\"server_cpu_seconds\": %.4f, \"total_requests\": %llu}\n",
+           "\"server_cpu_seconds\": %.4f, \"load_wait_seconds\": %.4f, \"server_wait_seconds\": %.4f, "
+           "\"total_requests\": %llu}\n",
            (unsigned long long)requests, seconds, (unsigned long long)sent, (unsigned long long)received,
-           percentile_us(0.50), percentile_us(0.99), percentile_us(1.0), own, server,
+           percentile_us(0.50), percentile_us(0.99), percentile_us(1.0), own, server, own_wait, server_wait,
            (unsigned long long)total_done);
 }
 

@@ -42,6 +42,12 @@ def server_cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def wait_seconds(pid: int) -> float:
+    """Seconds a process was ready to run but had no CPU: what others took from it. -1 when unknown."""
+    path = Path(f"/proc/{pid}/schedstat")
+    return int(path.read_text().split()[1]) / 1e9 if pid > 0 and path.exists() else -1.0
+
+
 def own_cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -192,6 +198,7 @@ class Load:
         self.latencies_us.clear()
         self.sent_bytes = self.received_bytes = 0
         own, server = own_cpu_seconds(), server_cpu_seconds(options.server_pid)
+        own_wait, server_wait = wait_seconds(os.getpid()), wait_seconds(options.server_pid)
         start = time.monotonic()
         while time.monotonic() < start + options.duration_ms / 1000:
             if options.max_bytes and self.sent_bytes + self.received_bytes >= options.max_bytes:
@@ -209,6 +216,10 @@ class Load:
             "max_us": ordered[-1],
             "load_cpu_seconds": own_cpu_seconds() - own,
             "server_cpu_seconds": server_cpu_seconds(options.server_pid) - server if server >= 0 else -1.0,
+            "load_wait_seconds": wait_seconds(os.getpid()) - own_wait if own_wait >= 0 else -1.0,
+            "server_wait_seconds": wait_seconds(options.server_pid) - server_wait
+            if server_wait >= 0
+            else -1.0,
             "total_requests": self.total_done(),
         }
 

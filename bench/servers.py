@@ -203,6 +203,8 @@ class Measurement:
     load_cpu_share: float
     server_cpu_share: float
     server_us_per_request: float
+    lost_share: float
+    """Share of the time in which server or generator were ready to run and others had their CPU."""
 
     @property
     def wall_us_per_request(self) -> float:
@@ -249,4 +251,5 @@ def run_load(programs: Programs, server: Server, load: Load, *, check: bool) -> 
         load_cpu_share=seen["load_cpu_seconds"] / seconds,
         server_cpu_share=server_cpu / seconds if server_cpu >= 0 else float("nan"),
         server_us_per_request=server_cpu * 1e6 / requests if server_cpu >= 0 else float("nan"),
+        lost_share=(max(seen["load_wait_seconds"], 0.0) + max(seen["server_wait_seconds"], 0.0)) / seconds,
     )
