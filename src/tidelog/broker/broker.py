@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 METADATA_FILE = "metadata.sqlite"
 #: the broker-level settings every broker shares are kept under this name
 CLUSTER_DEFAULTS = ""
+#: logs closed at the same time at a clean stop; the disk syncs several as fast as one
+CLOSING_THREADS = 8
 
 
 class Broker:
@@ -123,7 +125,7 @@ class Broker:
     def close(self) -> None:
         """Make everything durable and leave the mark of a clean stop."""
         self.housekeeping.stop()
-        self.log_directories.close(high_watermarks=self.high_watermarks())
+        self.log_directories.close(high_watermarks=self.high_watermarks(), threads=CLOSING_THREADS)
         if self._store is not None:
             self._store.close()
 

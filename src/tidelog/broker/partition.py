@@ -124,6 +124,8 @@ class Partition:
                 )
             if verdict is not None:
                 return verdict  # type: ignore[return-value]
+        if len(view) > self.config.segment_bytes:
+            return Refused(ErrorCode.RECORD_LIST_TOO_LARGE, "the batch is larger than segment.bytes")
         base_offset = log.log_end_offset
         patch_offset_and_epoch(view, 0, base_offset, self.leader_epoch)
         try:
