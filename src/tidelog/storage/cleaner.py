@@ -464,6 +464,9 @@ class _Round:
         segments = [segment for segment in plan.segments if segment.base_offset < first_dirty_offset]
         transactions = _Transactions(self._aborted)
         replacements: list[Replacement] = []
+        # The last step of the round before, from `.swap` to the final names, must be durable before a
+        # `.cleaned` file appears: recovery would take those `.swap` files for a part of this round.
+        self._disk.sync_directory(plan.directory)
         try:
             for group in self._groups(segments):
                 new = Segment.create(

@@ -648,6 +648,25 @@ def test_a_power_cut_at_any_operation_leaves_a_log_with_the_same_table(seed: int
     assert cuts > 20
 
 
+def test_a_power_cut_in_a_round_does_not_undo_the_round_before() -> None:
+    for seed in range(150):
+        table = simulated(seed, segment_bytes=200)
+        for n in range(8):
+            table.append((b"%d" % (n % 3), b"%d" % n * 30))
+        table.roll()
+        table.log.flush()
+        table.clean()
+        before, recovery_point = table.table(), table.log.recovery_point
+        table.first_dirty_offset = None
+        assert isinstance(table.disk, SimulatedDisk)
+        table.disk.cut_power_at(1 + seed % 30)
+        with pytest.raises(PowerCut):
+            table.clean()
+        table.disk = table.disk.crash()
+        table.open(clean_shutdown=False, recovery_point=recovery_point)
+        assert table.table() == before
+
+
 # -- producers and transactions
 
 
