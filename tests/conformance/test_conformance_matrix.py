@@ -121,7 +121,10 @@ def written(
     make_topics(list(topics.values()), PARTITION_COUNT)
     result = {}
     for (name, codec), topic in topics.items():
-        driver = find_driver(name)
+        try:
+            driver = find_driver(name)
+        except pytest.skip.Exception:  # its own tests say so; the other clients still read each other
+            continue
         sent = messages_for(driver)
         since_ms = int(time.time() * 1000)
         driver.produce(bootstrap, topic, sent, codec=codec)

@@ -69,6 +69,9 @@ class KcatDriver:
     codecs = ALL_CODECS
     can = frozenset({Ability.INTERLEAVED_HEADERS, Ability.NULL_HEADER})
 
+    def __init__(self) -> None:
+        require_program("kcat")
+
     def produce(
         self,
         bootstrap: str,
