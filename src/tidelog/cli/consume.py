@@ -83,13 +83,20 @@ def start_assignment(
 class Printer:
     """Polls the consumer and writes records until the ending is reached."""
 
-    def __init__(self, consumer: "Consumer", formatter: Formatter, out: BinaryIO, ending: Ending) -> None:
+    def __init__(
+        self,
+        consumer: "Consumer",
+        formatter: Formatter,
+        out: BinaryIO,
+        ending: Ending,
+        store_offsets: bool,
+    ) -> None:
         self.consumer = consumer
         self.formatter = formatter
         self.out = out
         self.ending = ending
         self.printed_count = 0
-        self.store_offsets = False
+        self.store_offsets = store_offsets
         self._ended: set[tuple[str | None, int | None]] = set()
 
     def run(self) -> None:
@@ -97,12 +104,17 @@ class Printer:
         while not self._done():
             wanted = POLL_COUNT if self.ending.count is None else self.ending.count - self.printed_count
             messages = self.consumer.consume(min(POLL_COUNT, wanted), POLL_SECONDS)
-            for message in messages:
-                self._take(message)
-            if messages:
-                self.out.flush()
+            printed = [message for message in messages if self._take(message)]
+            if not printed:
+                continue
+            self.out.flush()
+            if self.store_offsets:
+                # Only what has left this process may be committed; a closed pipe fails the flush above.
+                for message in printed:
+                    self.consumer.store_offsets(message)
 
-    def _take(self, message: "Message") -> None:
+    def _take(self, message: "Message") -> bool:
+        """Write a record and say so; note the end of a partition; raise what will not heal by itself."""
         from confluent_kafka import KafkaError
 
         error = message.error()
@@ -111,12 +123,12 @@ class Printer:
             self.out.write(self.formatter(shown_record(message)))
             self.printed_count += 1
             self._ended.discard(place)
-            if self.store_offsets:
-                self.consumer.store_offsets(message)
-        elif error.code() == KafkaError._PARTITION_EOF:
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
             self._ended.add(place)
         elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
             raise from_kafka_error(error, "the records cannot be read")
+        return False
 
     def _done(self) -> bool:
         if self.ending.count is not None and self.printed_count >= self.ending.count:
@@ -204,19 +216,7 @@ def consume(
         formatter = json_line if as_json else compile_format(format_text, null=b"NULL" if show_null else b"")
     except ValueError as fault:
         raise click.BadParameter(str(fault), param_hint="'--format'") from fault
-    if group is not None and wanted:
-        raise click.UsageError(
-            "--group shares partitions among its members; it cannot be used with --partition."
-        )
-    if (
-        group is not None
-        and position is not None
-        and position.kind not in (PositionKind.BEGINNING, PositionKind.END)
-    ):
-        raise click.UsageError(
-            "With --group, --from can only be beginning or end, and is used where the group has no committed "
-            "offset. To move a group: tidelog group reset-offsets."
-        )
+    _check_group_options(group, position, wanted)
     at_latest = position is not None and position.kind is PositionKind.END
     consumer = connection.consumer(
         {
@@ -229,24 +229,35 @@ def consume(
         }
     )
     signal.signal(signal.SIGTERM, _interrupt)
+    printer = Printer(consumer, formatter, sys.stdout.buffer, Ending(count, not follow), group is not None)
     try:
         known = connection.metadata(consumer).topics.get(topic)
         numbers = _partition_numbers(topic, known, wanted)
-        printer = Printer(consumer, formatter, sys.stdout.buffer, Ending(count, not follow))
-        if group is not None:
-            printer.store_offsets = True
-            with explained(f"group {group!r} cannot read {topic!r}"):
-                consumer.subscribe([topic])
-        else:
-            start = position or Position(PositionKind.BEGINNING)
-            with explained(f"topic {topic!r} cannot be read"):
-                consumer.assign(start_assignment(connection, consumer, topic, numbers, start))
         with explained(f"topic {topic!r} cannot be read"):
+            if group is not None:
+                consumer.subscribe([topic])
+            else:
+                start = position or Position(PositionKind.BEGINNING)
+                consumer.assign(start_assignment(connection, consumer, topic, numbers, start))
             printer.run()
     except KeyboardInterrupt:
         sys.stdout.buffer.flush()
     finally:
         consumer.close()
+
+
+def _check_group_options(group: str | None, position: Position | None, wanted: tuple[int, ...]) -> None:
+    if group is None:
+        return
+    if wanted:
+        raise click.UsageError(
+            "--group shares partitions among its members; it cannot be used with --partition."
+        )
+    if position is not None and position.kind not in (PositionKind.BEGINNING, PositionKind.END):
+        raise click.UsageError(
+            "With --group, --from can only be beginning or end, and is used where the group has no committed "
+            "offset. To move a group: tidelog group reset-offsets."
+        )
 
 
 def _partition_numbers(topic: str, known: "TopicMetadata | None", wanted: tuple[int, ...]) -> list[int]:
