@@ -352,14 +352,25 @@ static double percentile_us(double share) {
     return latencies_us10[index] / 10.0;
 }
 
+/* Whether every connection had every frame it will ever send answered once, so that each partition is open. */
+static int all_frames_answered(void) {
+    uint32_t step = (uint32_t)option.connections, cycle = frame_count;
+    while (step) {
+        uint32_t rest = cycle % step;
+        cycle = step;
+        step = rest;
+    }
+    for (int index = 0; index < option.connections; index++)
+        if (connections[index].done < frame_count / cycle) return 0;
+    return 1;
+}
+
 static void run(void) {
     uint64_t start_ns = now_ns();
     for (int index = 0; index < option.connections; index++) send_frames(&connections[index], start_ns);
-    /* The warm-up also lasts until every frame was answered once, so that each partition is open. */
     uint64_t warm_ns = start_ns + (uint64_t)option.warmup_ms * 1000000ull;
     uint64_t give_up_ns = warm_ns + 60ull * 1000000000ull;
-    uint64_t once = frame_count + (uint64_t)option.connections * (uint64_t)option.depth;
-    while (now_ns() < warm_ns || total_done < once) {
+    while (now_ns() < warm_ns || !all_frames_answered()) {
         turn();
         errno = 0;
         if (now_ns() > give_up_ns) fail("no progress while warming up");

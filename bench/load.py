@@ -6,6 +6,7 @@ small-batch rows: `run.py` says so in its report when it had to use it.
 
 import argparse
 import json
+import math
 import os
 import resource
 import select
@@ -186,9 +187,10 @@ class Load:
             connection.send(start_ns, False)
             if connection.outgoing:
                 self.epoll.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
-        once = self.frame_count + self.options.connections * self.options.depth
+        # Every connection goes once through all frames it will ever send, so that each partition is open.
+        once = self.frame_count // math.gcd(self.frame_count, self.options.connections)
         end = time.monotonic() + self.options.warmup_ms / 1000
-        while time.monotonic() < end or self.total_done() < once:
+        while time.monotonic() < end or min(one.done for one in self.connections) < once:
             self.turn()
             if time.monotonic() > end + 60:
                 raise LoadFailure("no progress while warming up")
