@@ -205,6 +205,25 @@ def test_follow_ends_on_sigterm(cli: Cli, topic: str, bootstrap: str) -> None:
         follower.communicate()
 
 
+def test_a_reader_that_leaves_is_no_error(cli: Cli, topic: str, bootstrap: str) -> None:
+    cli("produce", topic, stdin="".join(f"{n:0100d}\n" for n in range(5000)))
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "tidelog.cli", "consume", topic, "--bootstrap", bootstrap],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert follower.stdout is not None and follower.stderr is not None
+        assert len(follower.stdout.read(101)) == 101
+        follower.stdout.close()
+        assert follower.wait(COMMAND_SECONDS_MAX) == 0
+        assert follower.stderr.read() == b""
+    finally:
+        follower.kill()
+        follower.wait()
+        follower.stderr.close()
+
+
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
@@ -242,7 +261,8 @@ def test_up_is_ready_says_so_and_stops_cleanly(
     _, complaint = taken.communicate(timeout=COMMAND_SECONDS_MAX)
     assert taken.returncode == 1 and "in use" in complaint.lower() and "--port" in complaint
     broker.send_signal(signal_number)
-    assert broker.wait(COMMAND_SECONDS_MAX) == 0
+    rest, _ = broker.communicate(timeout=COMMAND_SECONDS_MAX)
+    assert broker.returncode == 0 and rest.endswith("The broker stopped cleanly.\n")
     assert (tmp_path / "data" / "made-2").is_dir()
 
 

@@ -4,6 +4,7 @@ Without --group the command assigns itself the partitions and commits nothing. W
 group and commits what it has printed.
 """
 
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -242,6 +243,9 @@ def consume(
             printer.run()
     except KeyboardInterrupt:
         sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (`… | head`): no error. Python must not flush to it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         consumer.close()
 

@@ -1,8 +1,5 @@
 """The entry point of the `tidelog` command: the table of commands, and nothing that costs start-up time."""
 
-import os
-import sys
-
 import click
 
 from tidelog.cli.lazy_group import CommandEntry, LazyGroup
@@ -39,13 +36,8 @@ def tidelog() -> None:
 
 
 def main() -> None:
-    """Run the command line; a reader that goes away (`tidelog consume … | head`) is not an error."""
-    try:
-        tidelog(prog_name="tidelog")
-    except BrokenPipeError:
-        # Python would complain about the closed pipe a second time while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    """Run the command line."""
+    tidelog(prog_name="tidelog")
 
 
 if __name__ == "__main__":

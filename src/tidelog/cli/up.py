@@ -212,7 +212,7 @@ def _serve(settings: "BrokerSettings", started: float) -> int:
     from tidelog.server.process import ListenError, serve
 
     try:
-        return serve(settings, on_ready=lambda info: print_ready(info, settings, started))
+        code = serve(settings, on_ready=lambda info: print_ready(info, settings, started))
     except ListenError as failure:
         raise CommandError(
             str(failure.strerror or failure),
@@ -224,3 +224,5 @@ def _serve(settings: "BrokerSettings", started: float) -> int:
             f"the broker cannot use {where}: {failure.strerror or failure}",
             "choose another folder with --data",
         ) from failure
+    click.echo("The broker stopped cleanly.")
+    return code
