@@ -334,9 +334,12 @@ class ProducerState:
         """Write the state as of `offset`, the current end of the log; nothing is synced."""
         path = snapshot_path(directory, offset)
         temporary = path + ".tmp"
+        if disk.exists(temporary):
+            # Emptying it would not do: after a power cut it could have its old content under the new name,
+            # a sound snapshot of another history.
+            disk.remove(temporary)
         file = disk.open(temporary, create=True)
         try:
-            file.truncate(0)
             file.append(self.encode_snapshot())
         finally:
             file.close()

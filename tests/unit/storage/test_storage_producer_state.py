@@ -350,6 +350,20 @@ def test_a_snapshot_that_a_power_cut_damaged_is_never_believed() -> None:
     assert outcomes == {0, 300}
 
 
+def test_what_a_power_cut_left_of_another_snapshot_is_never_believed() -> None:
+    for seed in range(100):
+        disk = SimulatedDisk(seed)
+        leftover = disk.open(snapshot_path("/", 9) + ".tmp", create=True)
+        leftover.append(written(batch(100)).encode_snapshot())
+        leftover.sync()
+        disk.sync_directory("/")
+        state = written(batch(0, 9))
+        state.write_snapshot(disk, "/", 9)
+        after = ProducerState()
+        if after.load(disk.crash(), "/", 0, 9, now_ms=1000) == 9:
+            assert after.describe() == state.describe()
+
+
 def test_expired_producers_are_not_loaded() -> None:
     disk = SimulatedDisk()
     sample().write_snapshot(disk, "/", 60)
