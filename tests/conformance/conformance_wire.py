@@ -1,6 +1,6 @@
-"""What no client library shows: which leaders answer, and the batch headers as the broker sends them.
+"""What no client library does: bytes sent as they are, batch headers as the broker keeps them, leaders asked.
 
-ListOffsets version 1 and Fetch version 4 over a plain socket, written out by hand; the record batch header
+Requests of Produce, Fetch and ListOffsets over a plain socket, written out by hand; the record batch header
 is decoded here from its public layout. Independent of the broker's own code on purpose.
 """
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+PRODUCE, PRODUCE_VERSION = 0, 7
 FETCH, FETCH_VERSION = 1, 4
 LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 1
 LATEST = -1
@@ -44,6 +45,17 @@ def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[Store
     position += 4
     assert position + records_bytes == len(answer)
     return _batches(answer[position:])
+
+
+def produce_records(bootstrap: str, topic: str, records: bytes, *, partition: int = 0, acks: int = -1) -> int:
+    """Send these bytes as the records of one partition and return the error code of the answer."""
+    name = topic.encode()
+    request = struct.pack(">hhih", PRODUCE, PRODUCE_VERSION, 1, -1) + struct.pack(">hhi", -1, acks, 5000)
+    request += struct.pack(">ih", 1, len(name)) + name
+    request += struct.pack(">iii", 1, partition, len(records)) + records
+    # correlation id, topic count, name, partition count, partition
+    (error,) = struct.unpack_from(">h", _ask(bootstrap, request), 4 + 4 + 2 + len(name) + 4 + 4)
+    return int(error)
 
 
 def unserved_partitions(
