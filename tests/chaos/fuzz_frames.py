@@ -395,10 +395,11 @@ class FuzzTest:
         print(f"  {'healthy fetch':32} {_times(self.healthy.fetch_seconds)}")
         print(f"  {'healthy round during a bomb':32} {_times(self.healthy.bombed_seconds)}")
         mib = 1 << 20
-        print(
-            f"  {'resident memory':32} idle {self.idle_bytes // mib} MiB, "
-            f"largest {self.sampler.largest_bytes // mib} MiB (bound {RESIDENT_BYTES_MAX // mib}), afterwards {self.after_bytes // mib} MiB"
+        idle, largest, after = (
+            size // mib for size in (self.idle_bytes, self.sampler.largest_bytes, self.after_bytes)
         )
+        bound = RESIDENT_BYTES_MAX // mib
+        print(f"  {'resident memory, MiB':32} idle {idle}, largest {largest} (bound {bound}), after {after}")
         warnings = self.broker.log_text().count(" WARNING ")
         print(f"  {'lines of warning in its log':32} {warnings}")
         print(f"  {'seconds':32} {self.seconds:.0f}")

@@ -152,9 +152,10 @@ class FrameForge:
 
     def random_body(self) -> Hostile:
         """A right header and a body of noise."""
-        api, version = self.random.choice(self.versions) body = self.random.randbytes(self.random.choice((0,
-        1, 4, 20, 200, 5_000))) return Hostile("random body", api.name, frame(api.key, version, 7, body,
-        flexible=api.flexible(version)))
+        api, version = self.random.choice(self.versions)
+        body = self.random.randbytes(self.random.choice((0, 1, 4, 20, 200, 5_000)))
+        data = frame(api.key, version, 7, body, flexible=api.flexible(version))
+        return Hostile("random body", api.name, data)
 
     def bit_flipped(self) -> Hostile:
         api, data = self._any_real()
