@@ -122,9 +122,13 @@ class Broker:
 
         self.metadata.submit(command, registered)
 
+    def stop_chores(self) -> None:
+        """Begin no more work in the background, so that what is under way can be waited for."""
+        self.housekeeping.stop()
+
     def close(self) -> None:
         """Make everything durable and leave the mark of a clean stop."""
-        self.housekeeping.stop()
+        self.stop_chores()
         self.log_directories.close(high_watermarks=self.high_watermarks(), threads=CLOSING_THREADS)
         if self._store is not None:
             self._store.close()

@@ -1,4 +1,4 @@
-"""Runs the log cleaner: picks the dirtiest log, cleans it in a worker thread, swaps the result in.
+"""Runs the log cleaner: picks the dirtiest log, has it cleaned in a child process, swaps the result in.
 
 One log at a time. After a round the next is looked for at once; when nothing needs cleaning the cleaner
 rests for `log.cleaner.backoff.ms`. A log whose cleaning failed (a damaged batch, say) is left alone until
@@ -7,6 +7,7 @@ the broker restarts.
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partition import Partition
@@ -19,6 +20,8 @@ from tidelog.storage.cleaner import (
     CleaningStopped,
     plan_cleaning,
 )
+from tidelog.storage.cleaning_process import CleaningProcess
+from tidelog.storage.disk import OsDisk
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -38,6 +41,12 @@ class Compaction:
             directory.path: CleanerCheckpoint(broker.disk, directory.path)
             for directory in broker.log_directories.directories
         }
+        # Only real files can be seen by another process.
+        self._process = (
+            CleaningProcess(broker.disk, broker.log_directories.open_files)
+            if isinstance(broker.disk, OsDisk)
+            else None
+        )
         self._uncleanable: set[Partition] = set()
         self._cleaning: Partition | None = None
         self._stopped = False
@@ -50,6 +59,8 @@ class Compaction:
     def stop(self) -> None:
         """Begin nothing more; a round under way is called off."""
         self._stopped = True
+        if self._process is not None:
+            self._process.close()
 
     def forget(self, partition: Partition) -> None:
         """The partition is deleted."""
@@ -76,17 +87,14 @@ class Compaction:
         partition, plan = found
         broker = self._broker
         self._cleaning = partition
-        buffer_bytes = broker.settings.get_int("log.cleaner.dedupe.buffer.size")
-        open_files = broker.log_directories.open_files
-        broker.background.run(
-            lambda: plan.run(
-                broker.disk,
-                open_files,
-                dedupe_buffer_bytes=buffer_bytes,
-                should_stop=lambda: self._stopped or self._cleaning is not partition,
-            ),
-            lambda result: self._finish(partition, result),
+        run = partial(
+            partial(plan.run, broker.disk, broker.log_directories.open_files)
+            if self._process is None
+            else partial(self._process.run, plan),
+            dedupe_buffer_bytes=broker.settings.get_int("log.cleaner.dedupe.buffer.size"),
+            should_stop=lambda: self._stopped or self._cleaning is not partition,
         )
+        broker.background.run(run, lambda result: self._finish(partition, result))
 
     def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
         broker = self._broker

@@ -59,7 +59,8 @@ class Housekeeping:
         """Begin no more chores; remove what was waiting to be removed."""
         self._stopped = True
         self._compaction.stop()
-        for remove in list(self._removals.values()):
+        removals, self._removals = self._removals, {}
+        for remove in removals.values():
             remove()
 
     def _every(self, name: str, interval_ms: Callable[[], int], chore: Callable[[], None]) -> None:
@@ -142,8 +143,8 @@ class Housekeeping:
         self._removals[number] = remove
 
         def due() -> None:
-            self._removals.pop(number, None)
-            self._broker.background.run(remove, _report_removal)
+            if self._removals.pop(number, None) is not None:
+                self._broker.background.run(remove, _report_removal)
 
         self._broker.timers.set(key, self._broker.clock.now_ms() + delay_ms, due)
 

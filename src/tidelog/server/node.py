@@ -105,6 +105,8 @@ class Node:
             server.close()
         if self.edge is not None:
             self.edge.close()
+        if self.broker is not None:
+            self.broker.stop_chores()
         assert self._workers is not None
         try:
             await asyncio.wait_for(self._workers.drain(), STOP_GRACE_SECONDS * 15)

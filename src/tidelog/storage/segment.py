@@ -170,9 +170,12 @@ class Segment:
         base_offset: int,
         config: LogConfig,
         now_ms: int,
+        *,
+        suffix: str = "",
     ) -> "Segment":
         """Take an existing segment as a closed one; its indexes are not looked at yet."""
         segment = cls(disk, open_files, directory, base_offset, config, now_ms)
+        segment._suffix = suffix
         segment.size_bytes = disk.size_bytes(segment.path(LOG))
         return segment
 
