@@ -35,6 +35,7 @@ from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.api_versions import Feature
 from tidelog.storage.disk import Disk
 from tidelog.storage.log_directories import LogDirectories
+from tidelog.storage.partition_metadata import read_topic_id
 
 __all__ = ["Broker", "Request"]
 
@@ -107,11 +108,26 @@ class Broker:
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
         self.groups = GroupCoordinator(self)
         self._adopt_settings(image)
+        self._set_strays_aside(image)
         for topic in image.topics.values():
             self._open_topic(topic)
         self.metadata.listen(self._image_changed)
         self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
+
+    def _set_strays_aside(self, image: ClusterImage) -> None:
+        """Take logs out of the way that belong to no topic, or to a deleted one of the same name.
+
+        A topic is deleted in the metadata first; a crash right after that leaves its folders behind.
+        """
+        for stored in self.log_directories.stored_partitions():
+            name, index = stored.topic_partition
+            topic = image.topics.get(name)
+            noted_id = read_topic_id(self.disk, stored.path)
+            if topic is not None and index < len(topic.partitions) and noted_id in (None, topic.topic_id):
+                continue
+            aside = self.log_directories.set_aside(stored, UUID(int=self.random.getrandbits(128), version=4))
+            log.warning("%s belongs to no topic of this cluster and was set aside as %s", stored.path, aside)
 
     def register(self, then: Any) -> None:
         """Tell the cluster that this broker is here and where to reach it."""

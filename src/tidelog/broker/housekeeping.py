@@ -6,6 +6,7 @@ the loop.
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_MS = 1_000
+#: partitions whose index files are written in one tick; the files may lag behind, recovery rebuilds them
+INDEXES_PER_TICK = 100
 
 
 class Housekeeping:
@@ -30,6 +33,7 @@ class Housekeeping:
         self._broker = broker
         self._compaction = Compaction(broker, self.remove_later)
         self._seen_bytes: dict[Partition, int] = {}
+        self._unwritten_indexes: dict[Partition, None] = {}
         self._stopped = False
         self._checkpointing = False
         self._checkpoint_again = False
@@ -84,9 +88,11 @@ class Housekeeping:
             config = partition.config
             if config.flush_ms != INT64_MAX and now_ms - partition.unflushed_since_ms >= config.flush_ms:
                 self._broker.flusher.request(partition)
-            if seen_bytes.get(partition, 0) == partition.appended_bytes:
-                continue
-            seen_bytes[partition] = partition.appended_bytes
+            if seen_bytes.get(partition, 0) != partition.appended_bytes:
+                seen_bytes[partition] = partition.appended_bytes
+                self._unwritten_indexes[partition] = None
+        for partition in list(islice(self._unwritten_indexes, INDEXES_PER_TICK)):
+            del self._unwritten_indexes[partition]
             try:
                 partition.log.write_indexes()
             except OSError as fault:
@@ -119,6 +125,7 @@ class Housekeeping:
         """Take the log of a deleted partition out of use and remove its folder a little later."""
         broker = self._broker
         self._seen_bytes.pop(partition, None)
+        self._unwritten_indexes.pop(partition, None)
         self._compaction.forget(partition)
         deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
         try:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRIVATE_BUFFER_STEP = 64 << 10
-LARGE_FRAME_BYTES = 64 << 10
+#: from this size of frame on a connection keeps its private buffer for the next one
+LARGE_FRAME_BYTES = 512 << 10
 QUEUED_ANSWER_BYTES_MAX = 4 << 20
 
 
@@ -173,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _grow_private(self, private: memoryview) -> None:
         """Make room for more of the frame: double, but not past its end."""
-        wanted = INT32.unpack_from(private, 0)[0] + 4 if self._end >= 4 else LARGE_FRAME_BYTES
+        wanted = INT32.unpack_from(private, 0)[0] + 4 if self._end >= 4 else PRIVATE_BUFFER_STEP
         capacity = min(max(wanted, self._end + 1), 2 * max(len(private), PRIVATE_BUFFER_STEP))
         self.edge.reserve(capacity - len(private))
         grown = memoryview(bytearray(capacity))

@@ -11,16 +11,20 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 SENDFILE_BYTES_MAX = 1 << 30
+#: up to this size reading and sending once is cheaper than header, sendfile and trailer
+SMALL_ANSWER_BYTES = 32 << 10
 
 
 class RangeFile(Protocol):
     """A file that can be sent from."""
 
     def fileno(self) -> int: ...
+
+    def read(self, position: int, size: int) -> bytes: ...
 
 
 class FileRange(Protocol):
@@ -69,8 +73,18 @@ class SocketOutput:
         self._enqueue(memoryview(data)[sent:])
         self._watch()
 
-    def send_chunks(self, chunks: "Iterable[bytes | FileRange]") -> None:
+    def send_chunks(self, chunks: "Sequence[bytes | FileRange]") -> None:
         """Send an answer made of bytes and file ranges."""
+        small = 0
+        for chunk in chunks:
+            small += len(chunk) if isinstance(chunk, bytes) else chunk.size_bytes
+        if small <= SMALL_ANSWER_BYTES:
+            self.send_bytes(
+                b"".join(
+                    [c if isinstance(c, bytes) else c.file.read(c.position, c.size_bytes) for c in chunks]
+                )
+            )
+            return
         for chunk in chunks:
             self._enqueue(memoryview(chunk) if isinstance(chunk, bytes) else chunk)
         if not self._watching:

@@ -11,6 +11,7 @@ A data directory holds, under Kafka's names:
     cleaner-offset-checkpoint           up to where each log was compacted
     <topic>-<partition>/                a log
     <topic>-<partition>.<id>-delete/    a log on its way out
+    <topic>-<partition>.<id>-stray/     a log that no topic claimed at a start
 
 Everything that would make the broker use the wrong data is refused with `LogDirectoryUnusable`, whose
 message is for the person who starts it.
@@ -36,6 +37,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 FOLDER_NAME_LENGTH_MAX = 255
 
 logger = logging.getLogger(__name__)
@@ -292,6 +294,19 @@ class LogDirectories:
         self._disk.rename(log.directory, doomed)
         self._disk.sync_directory(directory.path)
         return doomed
+
+    def set_aside(self, stored: StoredPartition, stray_id: UUID) -> str:
+        """Rename the folder of a log that no topic claims, so that no new topic of the name gets its records.
+
+        Nothing is removed: whoever runs the broker may want to look at it. Returns the new path.
+        """
+        topic_partition, directory, path = stored
+        suffix = f"-{topic_partition.partition}.{stray_id.hex}{STRAY_SUFFIX}"
+        topic = topic_partition.topic[: FOLDER_NAME_LENGTH_MAX - len(suffix)]
+        aside = f"{directory.path}/{topic}{suffix}"
+        self._disk.rename(path, aside)
+        self._disk.sync_directory(directory.path)
+        return aside
 
     def doomed_folders(self) -> list[str]:
         """Folders of deleted logs that an earlier run did not get to remove; for `remove_folder`."""

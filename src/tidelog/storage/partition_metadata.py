@@ -30,13 +30,22 @@ def decode_topic_id(text: str) -> UUID:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: UUID) -> None:
-    """Note the topic id of a partition's folder, durably."""
+    """Note the topic id of a partition's folder.
+
+    Not synced, because a topic may have thousands of partitions: the metadata store has the truth, and a
+    note that a power cut took or tore is written again.
+    """
     content = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
-    disk.replace_atomically(f"{directory}/{PARTITION_METADATA}", content.encode())
+    file = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
+    try:
+        file.truncate(0)
+        file.append(content.encode())
+    finally:
+        file.close()
 
 
 def read_topic_id(disk: Disk, directory: str) -> UUID | None:
-    """The topic id of a partition's folder; None if none was noted."""
+    """The topic id of a partition's folder; None if none was noted, or if a power cut tore the note."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
         file = disk.open(path, create=False)
@@ -46,6 +55,8 @@ def read_topic_id(disk: Disk, directory: str) -> UUID | None:
         content = file.read(0, min(file.size_bytes, 1024))
     finally:
         file.close()
+    if not content.endswith(b"\n") or b"\0" in content:
+        return None
     try:
         lines = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)
         if lines["version"] != "0":

@@ -200,3 +200,18 @@ def test_log_append_time_is_echoed() -> None:
     node.clock.time_ms = START_MS + 5
     answer = joined(node.handle(produce_frame(3, batch(b"x"))))
     assert struct.unpack_from(">q", answer, 8 + 4 + 3 + 4 + 4 + 10) == (START_MS + 5,)
+
+
+def test_clients_may_not_write_to_internal_topics() -> None:
+    node = NodeUnderTest()
+    node.create_topic("__consumer_offsets", cleanup_policy="compact")
+    frame = produce_frame(9, batch(b"x"), topic="__consumer_offsets")
+    answer = joined(node.handle(frame))
+    assert struct.pack(">ih", 0, ErrorCode.INVALID_TOPIC_EXCEPTION) in answer
+    assert node.broker.partitions["__consumer_offsets", 0].log.log_end_offset == 0
+
+
+def test_batches_larger_than_a_segment_are_refused() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t", segment_bytes="100")
+    assert produced(node.handle(produce_frame(3, batch(b"x" * 200)))) == (ErrorCode.RECORD_LIST_TOO_LARGE, -1)

@@ -22,6 +22,7 @@ from tidelog.broker.parking import Waiter, Watched
 from tidelog.broker.partition import Partition
 from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
 from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import INTERNAL_TOPICS
 from tidelog.protocol.produce import (
     PartitionProduced,
     ProducedTopic,
@@ -39,6 +40,8 @@ ACKS_NONE = 0
 #: older clients could not read zstd, so batches of theirs may not have it (KIP-110)
 FIRST_ZSTD = 7
 ACKS_VALID = (-1, 0, 1)
+#: the one client that may write to internal topics, as in Kafka
+ADMIN_CLIENT_ID = "__admin_client"
 
 
 class FlushWaiter(Waiter):
@@ -86,7 +89,7 @@ def handle(
     flushes: dict[Partition, int] = {}
     if acks in ACKS_VALID:
         answers = [
-            (topic, _append_topic(broker, topic, partitions, version, now_ms, flushes))
+            (topic, _append_topic(broker, context.client_id, topic, partitions, version, now_ms, flushes))
             for topic, partitions in request.topics
         ]
     else:
@@ -139,6 +142,7 @@ def _remember_shape(
 
 def _append_topic(
     broker: "Broker",
+    client_id: str | None,
     topic: str | UUID,
     partitions: list[tuple[int, memoryview | None]],
     version: int,
@@ -153,6 +157,8 @@ def _append_topic(
         name = broker.image.topic_names_by_id.get(topic)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     produced: list[PartitionProduced] = []
+    if name in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+        return [PartitionProduced(index, ErrorCode.INVALID_TOPIC_EXCEPTION) for index, _ in partitions]
     for index, records in partitions:
         partition = broker.partitions.get((name, index))  # type: ignore[arg-type]
         if partition is None:
