@@ -13,13 +13,9 @@ def test_a_log_of_a_deleted_topic_is_not_given_to_a_new_one() -> None:
     node.handle(produce_frame(3, batch(b"old")))
     node.broker.close()
     fresh_store = SimulatedStore()
-    kept = [
-        entry for entry in node.store.load() if "topics" not in entry.key and "partitions" not in entry.key
-    ]
-    for entry in kept:
-        from tidelog.coordination.store import ABSENT, Write
-
-        fresh_store.commit([Write(entry.key, entry.value, ABSENT)])
+    for entry in node.store.reopen().load():
+        if not entry.key.startswith(("topics", "partitions")):
+            fresh_store.commit([Write(entry.key, entry.value, ABSENT)])
     again = NodeUnderTest(node.disk, fresh_store)
     assert any(name.endswith("-stray") for name in node.disk.list("/data"))
     again.create_topic("t")
