@@ -18,13 +18,14 @@ LAYERS = {
     "coordination": 2,
     "controller": 3,
     "groups": 3,
+    "transactions": 3,
     "broker": 4,
     "server": 5,
     "testing": 6,
     "cli": 8,
 }
 #: machines must not know these: time, randomness and I/O are arguments
-PURE = {"controller", "groups"}
+PURE = {"controller", "groups", "transactions"}
 IMPURE_MODULES = {"time", "random", "asyncio", "socket", "os", "threading", "pathlib", "secrets"}
 #: a pure module may name the type of a generator that it is given
 PURE_MAY_NAME = {("random", "Random")}

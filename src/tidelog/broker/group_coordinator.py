@@ -25,9 +25,10 @@ from tidelog.groups.schemas import UnreadableRecord
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.effects import Append, CancelTimer, Effect, Event, Reply, SetTimer
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, NO_PRODUCER_ID
 from tidelog.model.settings import BrokerSettings
-from tidelog.records.record import Record
+from tidelog.records.builder import CONTROL_COMMIT, control_type
+from tidelog.records.record import Record, iterate_records
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -69,6 +70,22 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
     )
 
 
+LogEntry = tuple[Record, int, bool | None]
+"""A record, the producer in whose transaction it is (or -1), and for a marker whether it commits."""
+
+
+def _entries(partition: "Partition") -> Iterator[LogEntry]:
+    """Everything in the log that a group machine is made of, in order."""
+    for header, batch in partition.read_batches(0):
+        if header.control:
+            for record in iterate_records(batch, header):
+                yield record, header.producer_id, control_type(record) == CONTROL_COMMIT
+            continue
+        producer_id = header.producer_id if header.transactional else NO_PRODUCER_ID
+        for record in iterate_records(batch, header):
+            yield record, producer_id, None
+
+
 class _ReplicationWait(Waiter):
     """Waits until the high watermark passes an append of ours, or the commit timeout."""
 
@@ -92,10 +109,10 @@ class _Shard:
 
     __slots__ = ("armed_ms", "due_ms", "loading", "machine", "partition")
 
-    def __init__(self, partition: "Partition", machine: GroupMachine, records: Iterator[Record]) -> None:
+    def __init__(self, partition: "Partition", machine: GroupMachine, entries: Iterator[LogEntry]) -> None:
         self.partition = partition
         self.machine = machine
-        self.loading: Iterator[Record] | None = records
+        self.loading: Iterator[LogEntry] | None = entries
         self.due_ms: dict[Hashable, int] = {}
         """When each timer is really due, in monotonic time."""
         self.armed_ms: dict[Hashable, int] = {}
@@ -124,7 +141,7 @@ class GroupCoordinator:
         if partition is None or partition_index in self._shards:
             return
         machine = GroupMachine(partition_index, self._settings)
-        shard = _Shard(partition, machine, partition.read_records(0))
+        shard = _Shard(partition, machine, _entries(partition))
         self._shards[partition_index] = shard
         if not self._shards.keys() - {partition_index}:
             self._schedule_expiry()
@@ -134,12 +151,15 @@ class GroupCoordinator:
         if shard.loading is None or self._shards.get(shard.machine.partition) is not shard:
             return
         taken = 0
-        for record in islice(shard.loading, LOAD_RECORDS_PER_TURN):
+        for record, producer_id, ended in islice(shard.loading, LOAD_RECORDS_PER_TURN):
             taken += 1
+            if ended is not None:
+                shard.machine.end_transaction(producer_id, ended)
+                continue
             if record.key is None:
                 continue
             try:
-                shard.machine.apply(record.key, record.value, record.offset)
+                shard.machine.apply(record.key, record.value, record.offset, producer_id)
             except UnreadableRecord as fault:
                 log.warning("%s: record %d left out: %s", shard.partition, record.offset, fault)
         now_ms = self._broker.clock.now_ms()
@@ -229,6 +249,33 @@ class GroupCoordinator:
         self._handle(shard, command(token))
         return ErrorCode.NONE
 
+    def end_transaction(
+        self,
+        partition_index: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> ErrorCode:
+        """Write a transaction's marker to `__consumer_offsets` and let its offsets count, or forget them."""
+        shard = self._shards.get(partition_index)
+        if shard is None or shard.loading is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        refused = shard.partition.append_marker(
+            producer_id,
+            producer_epoch,
+            committed=committed,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+            now_ms=self._broker.clock.now_ms(),
+        )
+        if refused is not None:
+            return refused.code
+        shard.machine.end_transaction(producer_id, committed)
+        return ErrorCode.NONE
+
     def new_member_suffix(self) -> str:
         return str(UUID(int=self._broker.random.getrandbits(128), version=4))
 
@@ -265,7 +312,9 @@ class GroupCoordinator:
     def _append(self, shard: _Shard, effect: Append) -> None:
         broker, machine, partition = self._broker, shard.machine, shard.partition
         now_ms = broker.clock.now_ms()
-        outcome = partition.append_internal(effect.records, now_ms)
+        outcome = partition.append_internal(
+            effect.records, now_ms, producer_id=effect.producer_id, producer_epoch=effect.producer_epoch
+        )
         if isinstance(outcome, Refused):
             self._run(shard, machine.append_refused(effect.token, outcome.code, now_ms))
             return

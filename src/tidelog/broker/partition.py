@@ -14,9 +14,10 @@ from uuid import UUID
 
 from tidelog.broker.parking import Waiter
 from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.model.log_config import INT64_MAX, LogConfig
-from tidelog.records.batch import patch_offset_and_epoch, read_header
-from tidelog.records.builder import build_batch
+from tidelog.records.batch import BatchHeader, patch_offset_and_epoch, read_header
+from tidelog.records.builder import build_batch, build_control_batch
 from tidelog.records.record import Record, iterate_records
 from tidelog.records.validation import ProduceRules, check_produced
 from tidelog.storage.partition_log import PartitionLog
@@ -150,16 +151,67 @@ class Partition:
         self.unflushed_messages = 0
         self.unflushed_since_ms = INT64_MAX
 
-    def append_internal(self, records: Sequence[tuple[bytes, bytes | None]], now_ms: int) -> int | Refused:
-        """Append the broker's own records (groups, transactions) as one batch; return its base offset."""
+    def append_internal(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        now_ms: int,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> int | Refused:
+        """Append the broker's own records (groups, transactions) as one batch; return its base offset.
+
+        With a producer id they belong to that producer's transaction.
+        """
+        transactional = producer_id != NO_PRODUCER_ID
         batch = build_batch(
             [Record(index, now_ms, key, value, ()) for index, (key, value) in enumerate(records)],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=transactional,
         )
-        outcome = self.append_produced(memoryview(bytearray(batch)), now_ms)
+        outcome = self.append_produced(memoryview(bytearray(batch)), now_ms, from_client=not transactional)
         return outcome if isinstance(outcome, Refused) else outcome.base_offset
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+        now_ms: int,
+    ) -> Refused | None:
+        """Append the marker that ends a producer's transaction here; None when it is in the log."""
+        base_offset = self.log.log_end_offset
+        batch = build_control_batch(
+            committed, producer_id, producer_epoch, coordinator_epoch, now_ms, base_offset, self.leader_epoch
+        )
+        header = read_header(batch)
+        refused = self.log.producers.check_marker(
+            header, coordinator_epoch, transaction_version=transaction_version
+        )
+        if refused is not None:
+            return refused
+        try:
+            self.log.append(memoryview(batch), header, base_offset, self.leader_epoch, now_ms)
+        except OSError as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+        self.high_watermark = self.log.log_end_offset
+        self.appended_bytes += len(batch)
+        if self.flushes:
+            self._flush_due(1, now_ms)
+        return None
 
     def read_records(self, from_offset: int) -> Iterator[Record]:
         """Every record from an offset to the high watermark, for loading state; no control batches."""
+        for header, batch in self.read_batches(from_offset):
+            if not header.control:
+                yield from (r for r in iterate_records(batch, header) if r.offset >= from_offset)
+
+    def read_batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch from an offset to the high watermark, for loading state."""
         offset = max(from_offset, self.log.log_start_offset)
         while offset < self.high_watermark:
             piece = self.log.read(offset, READ_BYTES, self.high_watermark)
@@ -172,8 +224,7 @@ class Partition:
                 batch = data[position : position + header.size_bytes]
                 if len(batch) < header.size_bytes:
                     break
-                if not header.control:
-                    yield from (r for r in iterate_records(batch, header) if r.offset >= offset)
+                yield header, batch
                 position += header.size_bytes
                 next_offset = header.next_offset
             offset = next_offset

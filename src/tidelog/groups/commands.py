@@ -8,6 +8,8 @@ chance.
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
 NO_RETENTION = -1
@@ -89,6 +91,13 @@ class CommitOffsets:
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = NO_RETENTION
     api_version: int = 9
+    producer_id: int = NO_PRODUCER_ID
+    """TxnOffsetCommit: the offsets belong to this producer's transaction and count when it commits."""
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
 
 
 @dataclass(frozen=True, slots=True)

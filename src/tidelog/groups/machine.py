@@ -111,7 +111,7 @@ class GroupMachine:
         pending = self._outbox.pending[token]
         pending.written = True
         for index, (key, value) in enumerate(pending.records):
-            self.apply(key, value, base_offset + index)
+            self.apply(key, value, base_offset + index, pending.producer_id)
         self._outbox.emit(pending.held)
         return self._outbox.take()
 

@@ -68,7 +68,11 @@ class OffsetRequests:
         if error is not ErrorCode.NONE:
             self._outbox.reply(command.token, _commit_answer(command, error))
             return
-        if group is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+        if (
+            group is not None
+            and not command.is_transactional
+            and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+        ):
             self._rebalances.keep_session(group, group.members[command.member_id], now_ms)
         expire_ms = NO_EXPIRY if command.retention_ms == NO_RETENTION else now_ms + command.retention_ms
         records: list[RecordPair] = []
@@ -98,13 +102,19 @@ class OffsetRequests:
         def on_failed(error: ErrorCode, now_ms: int) -> None:
             self._outbox.reply(command.token, _commit_answer(command, coordinator_error(error)))
 
-        self._outbox.append(records, on_appended=on_appended, on_failed=on_failed)
+        self._outbox.append(
+            records,
+            on_appended=on_appended,
+            on_failed=on_failed,
+            producer_id=command.producer_id,
+            producer_epoch=command.producer_epoch,
+        )
 
     def _commit_fault(self, group: ClassicGroup | None, command: CommitOffsets) -> ErrorCode:
         if group is None:
             if command.generation < 0:
                 return ErrorCode.NONE
-            if command.api_version >= GROUP_ID_NOT_FOUND_SINCE_VERSION:
+            if command.api_version >= GROUP_ID_NOT_FOUND_SINCE_VERSION and not command.is_transactional:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             return ErrorCode.ILLEGAL_GENERATION
         if group.is_in(GroupState.DEAD):
@@ -112,13 +122,14 @@ class OffsetRequests:
         if command.generation < 0 and group.is_in(GroupState.EMPTY):
             return ErrorCode.NONE
         if command.generation < 0 and not command.member_id and command.group_instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            # Before KIP-447 a producer knew nothing of the group's members.
+            return ErrorCode.NONE if command.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = group.member_fault(command.member_id, command.group_instance_id)
         if error is not ErrorCode.NONE:
             return error
         if command.generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        if group.is_in(GroupState.COMPLETING_REBALANCE):
+        if group.is_in(GroupState.COMPLETING_REBALANCE) and not command.is_transactional:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tidelog.model.effects import Append, CancelTimer, Effect, Event, RecordPair, Reply, SetTimer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 _COORDINATOR_ERROR_OF_APPEND_ERROR = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -36,7 +37,16 @@ class OnFailed(Protocol):
 class PendingAppend:
     """Records on their way into the log, and what happens on each verdict."""
 
-    __slots__ = ("held", "on_appended", "on_failed", "records", "undo", "waiting_reads", "written")
+    __slots__ = (
+        "held",
+        "on_appended",
+        "on_failed",
+        "producer_id",
+        "records",
+        "undo",
+        "waiting_reads",
+        "written",
+    )
 
     def __init__(
         self,
@@ -44,8 +54,10 @@ class PendingAppend:
         undo: Callable[[], None] | None,
         on_appended: Callable[[int], None] | None,
         on_failed: OnFailed | None,
+        producer_id: int,
     ) -> None:
         self.records = records
+        self.producer_id = producer_id
         self.undo = undo
         self.on_appended = on_appended
         self.on_failed = on_failed
@@ -88,13 +100,15 @@ class Outbox:
         undo: Callable[[], None] | None = None,
         on_appended: Callable[[int], None] | None = None,
         on_failed: OnFailed | None = None,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
     ) -> None:
         token = self._next_token
         self._next_token += 1
-        pending = PendingAppend(tuple(records), undo, on_appended, on_failed)
+        pending = PendingAppend(tuple(records), undo, on_appended, on_failed, producer_id)
         self.pending[token] = pending
         self._step_appends.append(pending)
-        self._effects.append(Append(self._partition, pending.records, token))
+        self._effects.append(Append(self._partition, pending.records, token, producer_id, producer_epoch))
 
     def read_reply(self, token: int, response: Mapping[str, object], otherwise: Mapping[str, object]) -> None:
         """Answer a read once everything it may have seen is replicated, so that no failover takes it back."""

@@ -8,6 +8,8 @@ refused.
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
 RecordPair = tuple[bytes, bytes | None]
 """Key and value of a record of an internal topic; a None value is a tombstone."""
 
@@ -15,12 +17,14 @@ RecordPair = tuple[bytes, bytes | None]
 @dataclass(frozen=True, slots=True)
 class Append:
     """Append `records` as one batch to `partition` of the machine's internal topic; `token` names the
-    verdict.
+    verdict. With a producer id the batch belongs to that producer's transaction.
     """
 
     partition: int
     records: tuple[RecordPair, ...]
     token: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +59,13 @@ class Event:
     cause: str
 
 
-Effect = Append | Reply | SetTimer | CancelTimer | Event
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Carry `message` to whoever it concerns, here or on another broker; the machine knows its own messages
+    and sends again what is not answered by a command.
+    """
+
+    message: object
+
+
+Effect = Append | Reply | SetTimer | CancelTimer | Event | Send

@@ -170,12 +170,23 @@ class ProducerState:
             )
         return None
 
-    def check_marker(self, header: BatchHeader, coordinator_epoch: int) -> Refused | None:
-        """Say whether a transaction marker from a coordinator may be appended: None, or why not."""
+    def check_marker(
+        self, header: BatchHeader, coordinator_epoch: int, *, transaction_version: int = 0
+    ) -> Refused | None:
+        """Say whether a transaction marker from a coordinator may be appended: None, or why not.
+
+        With transactions v2 (KIP-890) a marker carries the epoch after that of its transaction. A transaction
+        that is open under the marker's own epoch is the next one already, and the marker a late copy.
+        """
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
-        if header.producer_epoch < producer.epoch:
+        is_late_copy = (
+            transaction_version >= 2
+            and header.producer_epoch == producer.epoch
+            and producer.transaction_first_offset >= 0
+        )
+        if header.producer_epoch < producer.epoch or is_late_copy:
             return Refused(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {producer.epoch}, not {header.producer_epoch}",
@@ -273,9 +284,17 @@ class ProducerState:
         """The first offset of an open transaction."""
         return next(iter(self._open_transactions), None)
 
-    def has_open_transaction(self, producer_id: int) -> bool:
+    def has_open_transaction(self, producer_id: int, producer_epoch: int | None = None) -> bool:
+        """Whether the producer has a transaction open in this log, under this epoch if one is given."""
         producer = self._producers.get(producer_id)
-        return producer is not None and producer.transaction_first_offset >= 0
+        return (
+            producer is not None
+            and producer.transaction_first_offset >= 0
+            and producer_epoch in (None, producer.epoch)
+        )
+
+    def knows(self, producer_id: int) -> bool:
+        return producer_id in self._producers
 
     def last_records(self) -> dict[int, LastRecord]:
         """What compaction must keep of each active producer (a copy, for another thread)."""

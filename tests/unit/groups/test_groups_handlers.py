@@ -333,9 +333,9 @@ def test_answers_wait_for_replicas_and_give_up_in_time(
     assert partition is not None
     append = Partition.append_internal
 
-    def append_unreplicated(self: Partition, *arguments: Any) -> Any:
+    def append_unreplicated(self: Partition, *arguments: Any, **options: Any) -> Any:
         high_watermark = self.high_watermark
-        outcome = append(self, *arguments)
+        outcome = append(self, *arguments, **options)
         self.high_watermark = high_watermark
         return outcome
 
