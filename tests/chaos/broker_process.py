@@ -16,10 +16,13 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+import tidelog
+
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 READY = "ready "
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+#: where the test itself imports Tidelog from
+SOURCE = Path(tidelog.__file__).resolve().parents[1]
 
 
 class BrokerDied(Exception):

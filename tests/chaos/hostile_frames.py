@@ -274,7 +274,7 @@ def _bombs() -> list[bytes]:
         Codec.LZ4: bytes(cramjam.lz4.compress(bytes(200 << 20))),
         Codec.SNAPPY: _snappy_lie(),
     }
-    return [_sealed(codec, payload) for codec, payload in pieces.items()]
+    return [sealed_batch(codec, payload) for codec, payload in pieces.items()]
 
 
 def _snappy_lie() -> bytes:
@@ -282,7 +282,8 @@ def _snappy_lie() -> bytes:
     return b"\xff\xff\xff\xff\x07" + b"\x00" * 20
 
 
-def _sealed(codec: Codec, payload: bytes) -> bytes:
+def sealed_batch(codec: Codec, payload: bytes) -> bytes:
+    """A batch of one record with this payload and a right checksum."""
     head = struct.pack(">hiqqqhii", codec, 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1)
     checked = head + payload
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c(checked)) + checked

@@ -9,6 +9,7 @@ import dataclasses
 import io
 import socket
 import struct
+import time
 from collections.abc import Callable
 from functools import cache
 from types import TracebackType
@@ -192,9 +193,11 @@ def read_fetched(answer: bytes) -> Fetched:
 
 
 def batch_of(
-    *values: bytes, timestamp_ms: int = 1_700_000_000_000, key: bytes | None = b"k", **fields: Any
+    *values: bytes, timestamp_ms: int | None = None, key: bytes | None = b"k", **fields: Any
 ) -> bytes:
-    """One batch with these values; timestamps ascend by one millisecond."""
+    """One batch with these values, from now or the given time on, a millisecond apart."""
+    if timestamp_ms is None:
+        timestamp_ms = time.time_ns() // 1_000_000
     records = [Record(i, timestamp_ms + i, key, value) for i, value in enumerate(values)]
     return build_batch(records, **fields)
 
