@@ -60,6 +60,7 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:
+    policy = settings.get_str("group.consumer.migration.policy").lower()
     return GroupSettings(
         group_min_session_timeout_ms=settings.get_int("group.min.session.timeout.ms"),
         group_max_session_timeout_ms=settings.get_int("group.max.session.timeout.ms"),
@@ -67,6 +68,12 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         group_max_size=settings.get_int("group.max.size"),
         offset_metadata_max_bytes=settings.get_int("offset.metadata.max.bytes"),
         offsets_retention_ms=settings.get_int("offsets.retention.minutes") * MINUTE_MS,
+        consumer_session_timeout_ms=settings.get_int("group.consumer.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=settings.get_int("group.consumer.heartbeat.interval.ms"),
+        consumer_max_size=settings.get_int("group.consumer.max.size"),
+        consumer_assignors=settings.get_list("group.consumer.assignors"),
+        allows_upgrade=policy in ("bidirectional", "upgrade"),
+        allows_downgrade=policy in ("bidirectional", "downgrade"),
     )
 
 
@@ -86,7 +93,7 @@ def _entries(partition: "Partition") -> Iterator[LogEntry]:
             yield record, producer_id, None
 
 
-class _ReplicationWait(Waiter):
+class ReplicationWait(Waiter):
     """Waits until the high watermark passes an append of ours, or the commit timeout."""
 
     __slots__ = ("_end_offset", "_partition", "_verdict")
@@ -284,6 +291,7 @@ class GroupCoordinator:
     def _handle(self, shard: _Shard, command: Command) -> None:
         if self._broker.settings is not self._settings_source:
             self._adopt_settings()
+        shard.machine.observe(self._broker.image)
         self._run(shard, shard.machine.handle(command, self._broker.clock.now_ms()))
 
     def _adopt_settings(self) -> None:
@@ -342,7 +350,7 @@ class GroupCoordinator:
                 self._await_replication(shard, token, end_offset)
 
         deadline_ms = broker.clock.now_ms() + broker.settings.get_int("offsets.commit.timeout.ms")
-        broker.parking.park(_ReplicationWait(partition, end_offset, verdict), (partition,), deadline_ms)
+        broker.parking.park(ReplicationWait(partition, end_offset, verdict), (partition,), deadline_ms)
 
     # ------------------------------------------------------------ timers
 

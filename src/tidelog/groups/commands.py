@@ -8,12 +8,15 @@ chance.
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from tidelog.groups.consumer_schemas import Partitions
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
 NO_RETENTION = -1
 NO_TIMESTAMP = -1
+UNCHANGED_MS = -1
+"""A timeout that a ConsumerGroupHeartbeat does not repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,35 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat: what is None has not changed since the last one."""
+
+    token: int
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = UNCHANGED_MS
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Partitions | None = None
+    new_member_id: str = ""
+    """For a member that comes without an id, which only version 0 allows."""
+
+    @property
+    def is_full(self) -> bool:
+        """Does the member repeat everything, because it joins or missed an answer?"""
+        subscribes = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
+        return self.member_epoch == 0 or (
+            subscribes and self.owned is not None and self.rebalance_timeout_ms != UNCHANGED_MS
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetToCommit:
     topic: str
     partition: int
@@ -108,6 +140,8 @@ class FetchOffsets:
     group_id: str
     topics: tuple[tuple[str, tuple[int, ...]], ...] | None
     require_stable: bool = False
+    member_id: str | None = None
+    member_epoch: int = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +179,7 @@ Command = (
     | SyncGroup
     | Heartbeat
     | LeaveGroup
+    | ConsumerHeartbeat
     | CommitOffsets
     | FetchOffsets
     | DeleteOffsets

@@ -3,6 +3,13 @@
 `apply` is the only way in, live and on loading, so a replay of the log gives the same state.
 """
 
+from tidelog.groups.consumer_group import ConsumerGroup
+from tidelog.groups.consumer_schemas import (
+    CONSUMER_KEY_VERSIONS,
+    ConsumerRecordType,
+    read_consumer_key,
+    read_consumer_value,
+)
 from tidelog.groups.offsets import Offsets
 from tidelog.groups.schemas import (
     GroupMetadataValue,
@@ -16,12 +23,13 @@ from tidelog.model.identifiers import NO_PRODUCER_ID
 
 
 class DurableGroups:
-    """Group metadata by group id, and the offsets."""
+    """Classic groups' metadata and consumer groups by group id, and the offsets."""
 
-    __slots__ = ("groups", "offsets")
+    __slots__ = ("consumer_groups", "groups", "offsets")
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupMetadataValue] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets = Offsets()
 
     def apply(
@@ -30,7 +38,7 @@ class DurableGroups:
         """Take one record in; return the id of the group it is about, or None if it is not for us to read."""
         decoded = read_key(key)
         if decoded is None:
-            return None
+            return self._apply_consumer(key, value)
         if isinstance(decoded, OffsetCommitKey):
             committed: OffsetCommitValue | None = None if value is None else read_offset_commit_value(value)
             self.offsets.apply(decoded, committed, record_offset, producer_id)
@@ -40,6 +48,24 @@ class DurableGroups:
             self.groups[decoded.group_id] = read_group_metadata_value(value)
         return decoded.group_id
 
-    def comparable(self) -> tuple[object, object, object]:
+    def _apply_consumer(self, key: bytes, value: bytes | None) -> str | None:
+        if int.from_bytes(key[:2]) not in CONSUMER_KEY_VERSIONS:
+            return None
+        decoded = read_consumer_key(key)
+        group = self.consumer_groups.get(decoded.group_id)
+        if value is None:
+            if group is not None and decoded.record_type is ConsumerRecordType.GROUP_METADATA:
+                del self.consumer_groups[decoded.group_id]
+            elif group is not None:
+                group.apply(decoded, None)
+            return decoded.group_id
+        content = read_consumer_value(decoded.record_type, value)
+        if group is None:
+            group = self.consumer_groups[decoded.group_id] = ConsumerGroup(decoded.group_id)
+        group.apply(decoded, content)
+        return decoded.group_id
+
+    def comparable(self) -> tuple[object, ...]:
         """The whole state as plain values: equal states compare equal."""
-        return self.groups, self.offsets.as_dict(), self.offsets.pending_as_dict()
+        consumer_groups = {group_id: group.comparable() for group_id, group in self.consumer_groups.items()}
+        return self.groups, consumer_groups, self.offsets.as_dict(), self.offsets.pending_as_dict()

@@ -12,11 +12,12 @@ after `wrote` it only changes the answer, for the record may still get through.
 Loading is `apply` for every record in order, then `loaded`; `resign` ends it.
 """
 
-from tidelog.groups import responses
+from tidelog.groups import consumer_responses, responses
 from tidelog.groups.classic_group import CLASSIC_GROUP_TYPE, ClassicGroup
 from tidelog.groups.commands import (
     Command,
     CommitOffsets,
+    ConsumerHeartbeat,
     DeleteGroup,
     DeleteOffsets,
     ExpireOffsets,
@@ -28,6 +29,8 @@ from tidelog.groups.commands import (
     SyncGroup,
     TimerFired,
 )
+from tidelog.groups.consumer_group import CONSUMER_GROUP_TYPE
+from tidelog.groups.consumer_requests import ConsumerRequests, is_consumer_timer
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.member_requests import MemberRequests
 from tidelog.groups.membership import Rebalances
@@ -39,6 +42,7 @@ from tidelog.groups.states import GroupState
 from tidelog.model.effects import Effect
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_ID
+from tidelog.model.image import ClusterImage
 
 
 class GroupMachine:
@@ -53,9 +57,14 @@ class GroupMachine:
         self._rebalances = Rebalances(self._outbox, settings)
         self._members = MemberRequests(self.groups, self._outbox, self._rebalances)
         self._offsets = OffsetRequests(self.groups, self.durable, self._outbox, self._rebalances)
+        self._consumers = ConsumerRequests(self.groups, self.durable, self._outbox, self._rebalances)
 
     def __repr__(self) -> str:
         return f"<GroupMachine partition={self.partition} groups={len(self.groups)}>"
+
+    def observe(self, image: ClusterImage) -> None:
+        """The metadata that consumer groups' subscriptions are held against from here on."""
+        self._consumers.image = image
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self._rebalances.settings = settings
@@ -70,6 +79,8 @@ class GroupMachine:
                 self._offsets.commit(command, now_ms)
             case FetchOffsets():
                 self._offsets.fetch(command)
+            case ConsumerHeartbeat():
+                self._consumers.heartbeat(command, now_ms)
             case TimerFired():
                 self._timer_fired(command, now_ms)
             case JoinGroup():
@@ -91,6 +102,9 @@ class GroupMachine:
     def _timer_fired(self, command: TimerFired, now_ms: int) -> None:
         assert isinstance(command.key, tuple)
         kind, group_id, member_id = command.key
+        if is_consumer_timer(kind):
+            self._consumers.timer_fired(kind, group_id, member_id, now_ms)
+            return
         group = self.groups.get(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return
@@ -113,6 +127,8 @@ class GroupMachine:
         for index, (key, value) in enumerate(pending.records):
             self.apply(key, value, base_offset + index, pending.producer_id)
         self._outbox.emit(pending.held)
+        if pending.on_written is not None:
+            pending.on_written(now_ms)
         return self._outbox.take()
 
     def appended(self, token: int, now_ms: int) -> list[Effect]:
@@ -154,7 +170,10 @@ class GroupMachine:
         if group_id is None or not self._live:
             return
         group = self.groups.get(group_id)
-        if group is None:
+        if group_id in self.durable.consumer_groups:
+            if group is not None:
+                self._forget_classic(group)
+        elif group is None:
             self._found(group_id)
         elif group.is_in(GroupState.DEAD) and not self._is_durable(group_id):
             del self.groups[group_id]
@@ -162,8 +181,17 @@ class GroupMachine:
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction's marker: its offsets count from here, or are forgotten."""
         for group_id in self.durable.offsets.end_transaction(producer_id, committed):
-            if self._live and group_id not in self.groups:
+            known = group_id in self.groups or group_id in self.durable.consumer_groups
+            if self._live and not known:
                 self._found(group_id)
+
+    def _forget_classic(self, group: ClassicGroup) -> None:
+        """The group is a consumer group now; whoever waited for the classic one has been told."""
+        for member in group.members.values():
+            group.await_join(member, None)
+            member.awaiting_sync = None
+        group.state = GroupState.DEAD
+        del self.groups[group.group_id]
 
     def _is_durable(self, group_id: str) -> bool:
         return group_id in self.durable.groups or self.durable.offsets.has_any(group_id)
@@ -184,8 +212,9 @@ class GroupMachine:
         """
         self._live = True
         for group_id in [*self.durable.groups, *self.durable.offsets.known_groups()]:
-            if group_id not in self.groups:
+            if group_id not in self.groups and group_id not in self.durable.consumer_groups:
                 self._found(group_id)
+        self._consumers.loaded(now_ms)
         limit = self._rebalances.settings.group_max_size
         for group in self.groups.values():
             for member in group.members.values():
@@ -218,20 +247,34 @@ class GroupMachine:
         """Groups in any of `states` and of any of `types`, both in lower case; an empty filter lets all
         through.
         """
-        if types and CLASSIC_GROUP_TYPE not in types:
-            return []
-        return [
-            responses.listed(group)
-            for group in self.groups.values()
-            if not states or str(group.state).lower() in states
-        ]
+        found: list[Response] = []
+        if not types or CLASSIC_GROUP_TYPE in types:
+            found += (responses.listed(group) for group in self.groups.values())
+        if not types or CONSUMER_GROUP_TYPE in types:
+            groups = self.durable.consumer_groups.values()
+            found += (consumer_responses.listed(group) for group in groups)
+        return [group for group in found if not states or str(group["group_state"]).lower() in states]
 
     def describe_group(self, group_id: str, *, missing_is_error: bool) -> Response:
         """DescribeGroups; a group that does not exist is Dead, and since v6 also an error (KIP-1043)."""
         group = self.groups.get(group_id)
         if group is not None:
             return responses.described(group)
+        if group_id in self.durable.consumer_groups and missing_is_error:
+            message = f"Group {group_id} is not a classic group."
+            return responses.described_missing(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
         if missing_is_error:
             message = f"Group {group_id} not found."
             return responses.described_missing(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
         return responses.described_missing(group_id, ErrorCode.NONE, None)
+
+    def describe_consumer_group(self, group_id: str) -> Response:
+        """ConsumerGroupDescribe; a classic group is as unknown here as one that does not exist."""
+        group = self.durable.consumer_groups.get(group_id)
+        if group is not None:
+            default_assignor = self._rebalances.settings.consumer_assignors[0]
+            return consumer_responses.described(group, default_assignor)
+        message = f"Group {group_id} not found."
+        if group_id in self.groups:
+            message = f"Group {group_id} is not a consumer group."
+        return consumer_responses.described_missing(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)

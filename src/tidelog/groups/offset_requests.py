@@ -1,6 +1,7 @@
 """OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, and the expiry of offsets and groups.
 
 Who may commit: a member of the current generation, or anyone while the group has no members (generation -1).
+In consumer groups a member's epoch stands for the generation, and it must say it to fetch offsets as well.
 A commit also keeps the member's session. Offsets expire `offsets.retention.minutes` after the group became
 empty, or after the last commit where the group has no members by design (simple groups) or does not read
 the topic any more.
@@ -21,6 +22,8 @@ from tidelog.groups.commands import (
     ForgetTopic,
     OffsetToCommit,
 )
+from tidelog.groups.consumer_draft import Draft
+from tidelog.groups.consumer_group import ConsumerGroup
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.membership import Rebalances
 from tidelog.groups.outbox import Outbox, coordinator_error
@@ -39,6 +42,8 @@ from tidelog.model.errors import ErrorCode
 
 GROUP_ID_NOT_FOUND_SINCE_VERSION = 9
 """OffsetCommit of an unknown group: ILLEGAL_GENERATION before this version."""
+MEMBER_EPOCH_SINCE_VERSION = 9
+"""OffsetCommit by members of the consumer protocol: UNSUPPORTED_VERSION before this version."""
 
 
 class OffsetRequests:
@@ -64,7 +69,11 @@ class OffsetRequests:
 
     def commit(self, command: CommitOffsets, now_ms: int) -> None:
         group = self._groups.get(command.group_id)
-        error = self._commit_fault(group, command)
+        consumer_group = self._durable.consumer_groups.get(command.group_id)
+        if consumer_group is not None:
+            error = _consumer_commit_fault(consumer_group, command)
+        else:
+            error = self._commit_fault(group, command)
         if error is not ErrorCode.NONE:
             self._outbox.reply(command.token, _commit_answer(command, error))
             return
@@ -136,7 +145,16 @@ class OffsetRequests:
     # ------------------------------------------------------------ OffsetFetch
 
     def fetch(self, command: FetchOffsets) -> None:
-        """Offsets of known groups; an unknown group simply has none."""
+        """Offsets of known groups; an unknown group simply has none. Members of consumer groups say in which
+        epoch they ask.
+        """
+        consumer_group = self._durable.consumer_groups.get(command.group_id)
+        asks_as_member = bool(command.member_id) or command.member_epoch >= 0
+        if consumer_group is not None and asks_as_member:
+            error = consumer_group.epoch_fault(command.member_id or "", command.member_epoch)
+            if error is not ErrorCode.NONE:
+                self._outbox.reply(command.token, fetch_answer(command.group_id, error, ()))
+                return
         by_topic: dict[str, list[Response]] = {}
         if command.topics is None:
             for topic, partition, _ in self._durable.offsets.of_group(command.group_id):
@@ -163,13 +181,16 @@ class OffsetRequests:
     # ------------------------------------------------------------ OffsetDelete
 
     def delete_offsets(self, command: DeleteOffsets) -> None:
-        group = self._groups.get(command.group_id)
+        classic = self._groups.get(command.group_id)
+        group = self._durable.consumer_groups.get(command.group_id) or classic
         error = ErrorCode.NONE
         if not command.group_id:
             error = ErrorCode.INVALID_GROUP_ID
-        elif group is None or group.is_in(GroupState.DEAD):
+        elif group is None or (classic is not None and classic.is_in(GroupState.DEAD)):
             error = ErrorCode.GROUP_ID_NOT_FOUND
-        elif not group.is_in(GroupState.EMPTY) and not group.uses_consumer_protocol:
+        elif (
+            classic is not None and not classic.is_in(GroupState.EMPTY) and not classic.uses_consumer_protocol
+        ):
             error = ErrorCode.NON_EMPTY_GROUP
         if group is None or error is not ErrorCode.NONE:
             self._outbox.reply(command.token, {"error_code": error, "topics": ()})
@@ -207,12 +228,15 @@ class OffsetRequests:
 
     def delete_group(self, command: DeleteGroup, now_ms: int) -> None:
         group = self._groups.get(command.group_id)
+        consumer_group = self._durable.consumer_groups.get(command.group_id)
         error = ErrorCode.NONE
-        if group is None or group.is_in(GroupState.DEAD):
+        if consumer_group is not None:
+            error = ErrorCode.NON_EMPTY_GROUP if consumer_group.members else ErrorCode.NONE
+        elif group is None or group.is_in(GroupState.DEAD):
             error = ErrorCode.GROUP_ID_NOT_FOUND
         elif not group.is_in(GroupState.EMPTY):
             error = ErrorCode.NON_EMPTY_GROUP
-        if group is None or error is not ErrorCode.NONE:
+        if error is not ErrorCode.NONE:
             self._outbox.reply(command.token, _delete_answer(command, error))
             return
         records = self._all_offset_tombstones(command.group_id)
@@ -223,7 +247,11 @@ class OffsetRequests:
         def on_failed(error: ErrorCode, now_ms: int) -> None:
             self._outbox.reply(command.token, _delete_answer(command, coordinator_error(error)))
 
-        undo = self._bury(group, records, now_ms)
+        undo: Callable[[], None] | None = None
+        if group is not None:
+            undo = self._bury(group, records, now_ms)
+        elif consumer_group is not None:
+            records += _tombstones(consumer_group)
         self._outbox.append(records, undo=undo, on_appended=on_appended, on_failed=on_failed)
 
     def _all_offset_tombstones(self, group_id: str) -> list[RecordPair]:
@@ -249,6 +277,12 @@ class OffsetRequests:
         """One append per group, so that one group's records are one batch and no batch grows with their
         number.
         """
+        for consumer_group in list(self._durable.consumer_groups.values()):
+            records, nothing_left = self._expired(consumer_group, now_ms)
+            if nothing_left and not consumer_group.members:
+                records += _tombstones(consumer_group)
+            if records:
+                self._outbox.append(records)
         for group in list(self._groups.values()):
             records, nothing_left = self._expired(group, now_ms)
             bury = nothing_left and group.is_in(GroupState.EMPTY) and not group.pending_join_members
@@ -258,12 +292,12 @@ class OffsetRequests:
             elif records:
                 self._outbox.append(records)
 
-    def _expired(self, group: ClassicGroup, now_ms: int) -> tuple[list[RecordPair], bool]:
+    def _expired(self, group: ClassicGroup | ConsumerGroup, now_ms: int) -> tuple[list[RecordPair], bool]:
         records: list[RecordPair] = []
         offsets = self._durable.offsets
         nothing_left = not offsets.has_open_transactions(group.group_id)
         retention_ms = self._rebalances.settings.offsets_retention_ms
-        may_expire = _may_expire(group)
+        may_expire = isinstance(group, ConsumerGroup) or _may_expire(group)
         for topic, partition, value in offsets.of_group(group.group_id):
             if (
                 may_expire
@@ -278,7 +312,7 @@ class OffsetRequests:
 
     def forget_topic(self, command: ForgetTopic) -> None:
         offsets = self._durable.offsets
-        for group_id in self._groups:
+        for group_id in [*self._groups, *self._durable.consumer_groups]:
             partitions = {
                 partition: None
                 for topic, partition, _ in offsets.of_group(group_id)
@@ -296,16 +330,38 @@ class OffsetRequests:
                 )
 
 
+def _tombstones(group: ConsumerGroup) -> list[RecordPair]:
+    draft = Draft(group)
+    draft.bury()
+    return draft.records
+
+
+def _consumer_commit_fault(group: ConsumerGroup, command: CommitOffsets) -> ErrorCode:
+    """A member of the consumer protocol commits in its epoch and in a version that knows epochs."""
+    if command.generation < 0 and (not group.members or (command.is_transactional and not command.member_id)):
+        return ErrorCode.NONE
+    error = group.epoch_fault(command.member_id, command.generation)
+    member = group.members.get(command.member_id)
+    too_old = command.api_version < MEMBER_EPOCH_SINCE_VERSION and not command.is_transactional
+    if member is not None and member.classic is None and too_old:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return error
+
+
 def _may_expire(group: ClassicGroup) -> bool:
     if group.protocol_type is None or group.is_in(GroupState.EMPTY):
         return not group.is_in(GroupState.DEAD)
     return group.uses_consumer_protocol and group.subscribed is not None and group.is_in(GroupState.STABLE)
 
 
-def _is_expired(group: ClassicGroup, value: OffsetCommitValue, now_ms: int, retention_ms: int) -> bool:
+def _is_expired(
+    group: ClassicGroup | ConsumerGroup, value: OffsetCommitValue, now_ms: int, retention_ms: int
+) -> bool:
     if value.expire_timestamp_ms != NO_EXPIRY:
         return now_ms >= value.expire_timestamp_ms
     since_ms = value.commit_timestamp_ms
+    if isinstance(group, ConsumerGroup):
+        return now_ms - since_ms >= retention_ms
     if group.protocol_type is not None and group.is_in(GroupState.EMPTY):
         since_ms = since_ms if group.state_timestamp_ms == NO_STATE_TIMESTAMP else group.state_timestamp_ms
     return now_ms - since_ms >= retention_ms

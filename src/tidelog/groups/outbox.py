@@ -41,6 +41,7 @@ class PendingAppend:
         "held",
         "on_appended",
         "on_failed",
+        "on_written",
         "producer_id",
         "records",
         "undo",
@@ -61,6 +62,7 @@ class PendingAppend:
         self.undo = undo
         self.on_appended = on_appended
         self.on_failed = on_failed
+        self.on_written: Callable[[int], None] | None = None
         self.held: list[Effect] = []
         self.waiting_reads: list[tuple[Reply, Reply]] = []
         self.written = False
@@ -102,10 +104,12 @@ class Outbox:
         on_failed: OnFailed | None = None,
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
+        on_written: Callable[[int], None] | None = None,
     ) -> None:
         token = self._next_token
         self._next_token += 1
         pending = PendingAppend(tuple(records), undo, on_appended, on_failed, producer_id)
+        pending.on_written = on_written
         self.pending[token] = pending
         self._step_appends.append(pending)
         self._effects.append(Append(self._partition, pending.records, token, producer_id, producer_epoch))

@@ -3,7 +3,7 @@
     key    version:int16, then
              0, 1  OffsetCommitKey    group:string topic:string partition:int32
              2     GroupMetadataKey   group:string
-             3…    records of the newer group types; kept as they are, not read here
+             3…    records of consumer groups: consumer_schemas; others are not read
     value  version:int16, then
            OffsetCommitValue          offset:int64 [leader_epoch:int32 v3+] metadata:string
                                       commit_timestamp:int64 [expire_timestamp:int64 v1]
@@ -167,7 +167,7 @@ def _text(encoded: bytes) -> str:
         raise UnreadableRecord("a string is not UTF-8") from error
 
 
-class _Reader:
+class Reader:
     """A cursor over one stored key or value; raises `UnreadableRecord` where the bytes end too early."""
 
     __slots__ = ("_buffer", "_position", "flexible")
@@ -177,7 +177,7 @@ class _Reader:
         self._position = 0
         self.flexible = False
 
-    def _take(self, size: int) -> bytes:
+    def raw(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._buffer):
             raise UnreadableRecord(f"{size} bytes wanted at {self._position} of {len(self._buffer)}")
@@ -186,18 +186,18 @@ class _Reader:
         return bytes(taken)
 
     def int16(self) -> int:
-        return int(_INT16.unpack(self._take(2))[0])
+        return int(_INT16.unpack(self.raw(2))[0])
 
     def int32(self) -> int:
-        return int(_INT32.unpack(self._take(4))[0])
+        return int(_INT32.unpack(self.raw(4))[0])
 
     def int64(self) -> int:
-        return int(_INT64.unpack(self._take(8))[0])
+        return int(_INT64.unpack(self.raw(8))[0])
 
     def unsigned_varint(self) -> int:
         result = shift = 0
         while True:
-            byte = self._take(1)[0]
+            byte = self.raw(1)[0]
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return result
@@ -209,7 +209,7 @@ class _Reader:
         size = self.unsigned_varint() - 1 if self.flexible else self.int16()
         if size == -1:
             return None
-        return _text(self._take(size))
+        return _text(self.raw(size))
 
     def string(self) -> str:
         text = self.nullable_string()
@@ -218,7 +218,7 @@ class _Reader:
         return text
 
     def bytes(self) -> bytes:
-        return self._take(self.unsigned_varint() - 1 if self.flexible else self.int32())
+        return self.raw(self.unsigned_varint() - 1 if self.flexible else self.int32())
 
     def array_count(self) -> int:
         count = self.unsigned_varint() - 1 if self.flexible else self.int32()
@@ -230,12 +230,12 @@ class _Reader:
         if self.flexible:
             for _ in range(self.unsigned_varint()):
                 self.unsigned_varint()
-                self._take(self.unsigned_varint())
+                self.raw(self.unsigned_varint())
 
 
 def read_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     """Decode a key, or return None for a version that belongs to another kind of group or a newer Kafka."""
-    # Written out rather than through _Reader: loading reads one key for every record of the log.
+    # Written out rather than through Reader: loading reads one key for every record of the log.
     try:
         version, group_size = _STRING_HEAD.unpack_from(key)
         if version not in (*OFFSET_COMMIT_KEY_VERSIONS, GROUP_METADATA_KEY_VERSION):
@@ -259,8 +259,8 @@ def read_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     return OffsetCommitKey(group_id, topic, partition)
 
 
-def _value_reader(value: bytes, kind: str) -> tuple[_Reader, int]:
-    reader = _Reader(value)
+def _value_reader(value: bytes, kind: str) -> tuple[Reader, int]:
+    reader = Reader(value)
     version = reader.int16()
     if not 0 <= version <= HIGHEST_VALUE_VERSION:
         raise UnreadableRecord(f"{kind} version {version}")
@@ -295,7 +295,7 @@ def read_group_metadata_value(value: bytes) -> GroupMetadataValue:
     return GroupMetadataValue(protocol_type, generation, protocol, leader, timestamp_ms, members)
 
 
-def _read_member(reader: _Reader, version: int) -> MemberMetadata:
+def _read_member(reader: Reader, version: int) -> MemberMetadata:
     member_id = reader.string()
     group_instance_id = reader.nullable_string() if version >= 3 else None
     client_id = reader.string()
@@ -324,7 +324,7 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
     Version 0 (int16 version, array of topic names) is a prefix of every later version.
     """
-    reader = _Reader(subscription)
+    reader = Reader(subscription)
     try:
         if reader.int16() < 0:
             return None

@@ -90,6 +90,8 @@ _ROWS = (
     Api(47, "OffsetDelete", 0, 0, None, Family.GROUP),
     Api(60, "DescribeCluster", 0, 2, 0, Family.METADATA),
     Api(61, "DescribeProducers", 0, 0, 0, Family.DATA),
+    Api(68, "ConsumerGroupHeartbeat", 0, 1, 0, Family.GROUP),
+    Api(69, "ConsumerGroupDescribe", 0, 1, 0, Family.GROUP),
     Api(74, "ListConfigResources", 0, 1, 0, Family.METADATA),
     Api(75, "DescribeTopicPartitions", 0, 0, 0, Family.METADATA),
 )

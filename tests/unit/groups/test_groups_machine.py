@@ -392,7 +392,7 @@ def test_groups_are_deleted_when_empty(desk: Desk) -> None:
     desk.answer(LeaveGroup, "g", (LeavingMember(member),))
     assert desk.answer(DeleteGroup, "g")["error_code"] is ErrorCode.NONE
     assert desk.answer(DeleteGroup, "g")["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
-    assert desk.machine.durable.comparable() == ({}, {}, {})
+    assert desk.machine.durable.comparable() == ({}, {}, {}, {})
     assert not desk.machine.groups
 
 
@@ -433,7 +433,7 @@ def test_transactional_offsets_wait_for_their_marker(desk: Desk) -> None:
     assert desk.committed()["committed_offset"] == 5
     desk.machine.end_transaction(77, committed=True)
     assert desk.committed()["committed_offset"] == 9
-    assert desk.machine.durable.comparable()[2] == {}
+    assert desk.machine.durable.comparable()[3] == {}
 
 
 # ---------------------------------------------------------------- loading, resigning, looking

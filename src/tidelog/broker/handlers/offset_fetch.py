@@ -2,8 +2,8 @@
 
 A partition or a whole group without a commit has offset -1 and no error. Version 2 brings "all partitions"
 (null topics) and the error of the whole answer, 7 require-stable (KIP-447: partitions with an open
-transaction's offsets get UNSTABLE_OFFSET_COMMIT), 8 several groups at once (KIP-709), 9 the member (ignored
-for classic groups), 10 topic ids.
+transaction's offsets get UNSTABLE_OFFSET_COMMIT), 8 several groups at once (KIP-709), 9 the member and its
+epoch (KIP-848: STALE_MEMBER_EPOCH; ignored for classic groups), 10 topic ids.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.group_answers import Gathered, topic_name, with_topic_ids
 from tidelog.broker.parking import Parked
-from tidelog.groups.commands import FetchOffsets
+from tidelog.groups.commands import NO_GENERATION, FetchOffsets
 from tidelog.groups.offset_requests import fetch_answer
 from tidelog.groups.responses import no_offset
 from tidelog.model.errors import ErrorCode
@@ -68,7 +68,14 @@ def _ask(broker: "Broker", group: Any, require_stable: bool, version: int, put: 
 
     error = broker.groups.ask(
         group.group_id,
-        lambda token: FetchOffsets(token, group.group_id, topics, require_stable),
+        lambda token: FetchOffsets(
+            token,
+            group.group_id,
+            topics,
+            require_stable,
+            getattr(group, "member_id", None),
+            getattr(group, "member_epoch", NO_GENERATION),
+        ),
         answer,
     )
     if error:

@@ -1,0 +1,61 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0 and 1: all that a member of a consumer group asks (KIP-848).
+
+It joins (epoch 0), reports what it reads, learns its epoch and what it may read, and leaves (epoch -1, or -2
+for a static member that comes back). Version 1 brings expressions (`subscribed_topic_regex`) and wants the
+member to make its own id; in version 0 the coordinator makes one for a member that has none. Where
+`group.coordinator.rebalance.protocols` leaves "consumer" out the answer is UNSUPPORTED_VERSION.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.group_answers import milliseconds
+from tidelog.broker.parking import Parked
+from tidelog.groups.commands import ConsumerHeartbeat
+from tidelog.groups.consumer_responses import heartbeat_error
+from tidelog.groups.consumer_schemas import Partitions
+from tidelog.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+MEMBERS_MAKE_IDS_SINCE_VERSION = 1
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
+    """Ask the group's coordinator; the answer waits until what it says is replicated."""
+    body, context, coordinator = request.body, request.context, broker.groups
+    if "consumer" not in broker.settings.get_list("group.coordinator.rebalance.protocols"):
+        return heartbeat_error(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
+    new_member_id = ""
+    if request.version < MEMBERS_MAKE_IDS_SINCE_VERSION and not body.member_id:
+        new_member_id = coordinator.new_member_suffix()
+    parked = Parked()
+
+    def command(token: int) -> ConsumerHeartbeat:
+        return ConsumerHeartbeat(
+            token=token,
+            group_id=body.group_id,
+            member_id=body.member_id,
+            member_epoch=body.member_epoch,
+            client_id=context.client_id or "",
+            client_host=f"/{context.host}",
+            instance_id=body.instance_id,
+            rack_id=body.rack_id,
+            rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
+            subscribed_topic_names=body.subscribed_topic_names,
+            subscribed_topic_regex=getattr(body, "subscribed_topic_regex", None),
+            server_assignor=body.server_assignor,
+            owned=_owned(body.topic_partitions),
+            new_member_id=new_member_id,
+        )
+
+    error = coordinator.ask(body.group_id, command, parked.answer)
+    return heartbeat_error(error, None) if error else parked
+
+
+def _owned(topics: Any) -> Partitions | None:
+    if topics is None:
+        return None
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)

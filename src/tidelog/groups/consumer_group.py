@@ -1,0 +1,220 @@
+"""One consumer group (KIP-848): nothing but what its records say, so that replaying them is all it takes.
+
+    epoch             grows whenever members, subscriptions or the topics they name change
+    assignment_epoch  the epoch the target assignment was computed for
+    targets           who should read what in that epoch
+    current           who may read what now, and in which epoch each member is
+
+`ConsumerGroup.apply` takes one record in. A step decides on a `copy` it may freely apply its own records to,
+and hands the records out; the group itself changes when they are in the log.
+"""
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from enum import Enum
+
+from tidelog.groups.consumer_schemas import (
+    NOTHING,
+    ConsumerKey,
+    ConsumerRecordType,
+    ConsumerValue,
+    CurrentAssignment,
+    MemberMetadata,
+    MemberState,
+    Partition,
+    Partitions,
+    ResolvedRegex,
+    TopicMetadata,
+)
+from tidelog.model.errors import ErrorCode
+
+CONSUMER_GROUP_TYPE = "consumer"
+JOINING_EPOCH = 0
+LEAVING_EPOCH = -1
+STATIC_LEAVING_EPOCH = -2
+"""A static member that will come back: its partitions are kept for it until its session ends."""
+
+
+class ConsumerGroupState(Enum):
+    """Kafka's names, as shown by ListGroups and ConsumerGroupDescribe."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ConsumerGroup:
+    """The durable state of one group, with two indexes over it: static members and owners of partitions."""
+
+    __slots__ = (
+        "assignment_epoch",
+        "current",
+        "epoch",
+        "group_id",
+        "members",
+        "owners",
+        "regexes",
+        "static_members",
+        "targets",
+        "topics",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.assignment_epoch = 0
+        self.topics: dict[str, TopicMetadata] = {}
+        self.members: dict[str, MemberMetadata] = {}
+        self.targets: dict[str, Partitions] = {}
+        self.current: dict[str, CurrentAssignment] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.static_members: dict[str, str] = {}
+        self.owners: dict[Partition, str] = {}
+
+    def __repr__(self) -> str:
+        size = len(self.members)
+        return f"<ConsumerGroup {self.group_id} {self.state.name} epoch={self.epoch} members={size}>"
+
+    def copy(self) -> "ConsumerGroup":
+        """A twin to decide on; values inside are immutable, so a shallow copy of the mappings will do."""
+        twin = copy(self)
+        for name in ("topics", "members", "targets", "current", "regexes", "static_members", "owners"):
+            setattr(twin, name, dict(getattr(self, name)))
+        return twin
+
+    def comparable(self) -> tuple[object, ...]:
+        return (
+            self.epoch,
+            self.assignment_epoch,
+            self.topics,
+            self.members,
+            {member_id: target for member_id, target in self.targets.items() if target},
+            {member_id: current for member_id, current in self.current.items() if member_id in self.members},
+            self.regexes,
+        )
+
+    # ------------------------------------------------------------ state from records
+
+    def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        match key.record_type:
+            case ConsumerRecordType.GROUP_METADATA:
+                self.epoch = value if isinstance(value, int) else 0
+            case ConsumerRecordType.TARGET_ASSIGNMENT_METADATA:
+                self.assignment_epoch = value if isinstance(value, int) else 0
+            case ConsumerRecordType.PARTITION_METADATA:
+                self.topics = value if isinstance(value, dict) else {}
+            case ConsumerRecordType.MEMBER_METADATA:
+                self._apply_member(key.subject, value if isinstance(value, MemberMetadata) else None)
+            case ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER:
+                if isinstance(value, frozenset):
+                    self.targets[key.subject] = value
+                else:
+                    self.targets.pop(key.subject, None)
+            case ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT:
+                self._apply_current(key.subject, value if isinstance(value, CurrentAssignment) else None)
+            case ConsumerRecordType.REGULAR_EXPRESSION:
+                if isinstance(value, ResolvedRegex):
+                    self.regexes[key.subject] = value
+                else:
+                    self.regexes.pop(key.subject, None)
+
+    def _apply_member(self, member_id: str, member: MemberMetadata | None) -> None:
+        old = self.members.pop(member_id, None) if member is None else self.members.get(member_id)
+        instance_id = old.instance_id if old is not None else None
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+        if member is None:
+            self._apply_current(member_id, None)
+            return
+        self.members[member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member_id
+
+    def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        old = self.current.pop(member_id, None) if current is None else self.current.get(member_id)
+        if old is not None:
+            for partition in old.assigned | old.pending_revocation:
+                if self.owners.get(partition) == member_id:
+                    del self.owners[partition]
+        if current is not None:
+            self.current[member_id] = current
+            for partition in current.assigned | current.pending_revocation:
+                self.owners[partition] = member_id
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self.is_reconciled(member_id) for member_id in self.members):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def current_of(self, member_id: str) -> CurrentAssignment:
+        return self.current.get(member_id, _JOINING)
+
+    def target_of(self, member_id: str) -> Partitions:
+        return self.targets.get(member_id, NOTHING)
+
+    def is_reconciled(self, member_id: str) -> bool:
+        current = self.current_of(member_id)
+        return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
+
+    def topics_of(self, member: MemberMetadata) -> Iterator[str]:
+        """The names a member subscribes to, those of its expression included."""
+        yield from member.subscribed_topic_names
+        if member.subscribed_topic_regex:
+            resolved = self.regexes.get(member.subscribed_topic_regex)
+            yield from resolved.topics if resolved is not None else ()
+
+    def subscribed(self) -> Iterable[str]:
+        return dict.fromkeys(name for member in self.members.values() for name in self.topics_of(member))
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in self.topics_of(member) for member in self.members.values())
+
+    def preferred_assignor(self, default: str) -> str:
+        """The assignor most members ask for; the first in the alphabet wins a tie."""
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            if member.server_assignor is not None:
+                votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
+        return min(votes, key=lambda name: (-votes[name], name), default=default)
+
+    @property
+    def classic_count(self) -> int:
+        """How many members speak the classic protocol."""
+        return sum(member.classic is not None for member in self.members.values())
+
+    def supports_classic(self, names: Iterable[str]) -> bool:
+        """Is there a protocol among `names` that every classic member speaks?"""
+        spoken = [
+            {name for name, _ in member.classic.protocols}
+            for member in self.members.values()
+            if member.classic is not None
+        ]
+        return any(all(name in protocols for protocols in spoken) for name in names)
+
+    def epoch_fault(self, member_id: str, epoch: int) -> ErrorCode:
+        """May a member commit or fetch offsets in the epoch it names?"""
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if epoch == self.current_of(member_id).epoch:
+            return ErrorCode.NONE
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+
+    def is_waiting_for_others(self, member_id: str) -> bool:
+        """Does somebody else still hold a partition of the member's target?"""
+        missing = self.target_of(member_id) - self.current_of(member_id).assigned
+        return any(self.owners.get(partition, member_id) != member_id for partition in missing)
+
+
+_JOINING = CurrentAssignment()

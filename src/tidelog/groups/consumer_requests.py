@@ -1,0 +1,483 @@
+"""ConsumerGroupHeartbeat (KIP-848): members of consumer groups join, report, are assigned and leave.
+
+A heartbeat does up to three things, each written before it is answered: it updates the member (and with it
+the group's epoch), it computes a new target assignment if the group's epoch is ahead of it, and it moves the
+member towards its target. A heartbeat that changes nothing writes nothing.
+
+    ("consumer session", group, member)    the member was silent too long
+    ("consumer rebalance", group, member)  the member did not give its partitions up in time
+    ("consumer join", group, member)       a classic member did not rejoin in time
+    ("consumer sync", group, member)       a classic member did not ask for its assignment in time
+
+Every member always has its session timer armed. Either timer removes the member from the group.
+"""
+
+from collections.abc import Callable
+
+from tidelog.groups import consumer_responses
+from tidelog.groups.classic_group import ClassicGroup
+from tidelog.groups.commands import UNCHANGED_MS, ConsumerHeartbeat
+from tidelog.groups.consumer_draft import Draft
+from tidelog.groups.consumer_group import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    ConsumerGroup,
+)
+from tidelog.groups.consumer_schemas import MemberMetadata, MemberState, Partitions
+from tidelog.groups.durable import DurableGroups
+from tidelog.groups.membership import Rebalances, TimerKey
+from tidelog.groups.outbox import Outbox, coordinator_error
+from tidelog.groups.protocol_migration import Migration
+from tidelog.groups.responses import Response
+from tidelog.groups.settings import GroupSettings
+from tidelog.groups.states import GroupState
+from tidelog.groups.topic_regex import InvalidRegex, TopicRegex
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.image import ClusterImage
+
+SESSION = "consumer session"
+REBALANCE = "consumer rebalance"
+JOIN = "consumer join"
+SYNC = "consumer sync"
+_REASONS = {
+    SESSION: "was silent too long",
+    REBALANCE: "did not give its partitions up in time",
+    JOIN: "did not rejoin in time",
+    SYNC: "did not sync in time",
+}
+_NEW_MEMBER = MemberMetadata(None, None, "", "", (), None, UNCHANGED_MS, None)
+
+
+def is_consumer_timer(kind: str) -> bool:
+    return kind in _REASONS
+
+
+class ConsumerRequests:
+    """Answers heartbeats and removes members; the groups change only as their records are applied."""
+
+    __slots__ = (
+        "_checked",
+        "_durable",
+        "_groups",
+        "_image",
+        "_migration",
+        "_outbox",
+        "_rebalances",
+        "_resolved",
+    )
+
+    def __init__(
+        self,
+        groups: dict[str, ClassicGroup],
+        durable: DurableGroups,
+        outbox: Outbox,
+        rebalances: Rebalances,
+    ) -> None:
+        self._groups = groups
+        self._durable = durable
+        self._outbox = outbox
+        self._rebalances = rebalances
+        self._migration = Migration(groups, outbox, rebalances)
+        self._image = ClusterImage()
+        self._checked: dict[str, ClusterImage] = {}
+        """The metadata each group's subscriptions were last held against."""
+        self._resolved: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def _settings(self) -> GroupSettings:
+        return self._rebalances.settings
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._image
+
+    @image.setter
+    def image(self, image: ClusterImage) -> None:
+        if image.topics is not self._image.topics:
+            self._resolved.clear()
+        self._image = image
+
+    # ------------------------------------------------------------ the heartbeat
+
+    def heartbeat(self, command: ConsumerHeartbeat, now_ms: int) -> None:
+        refused = self._request_fault(command)
+        if refused is None and command.member_epoch < JOINING_EPOCH:
+            refused = self._leave(command, now_ms)
+        elif refused is None and not self._beat_unchanged(command, now_ms):
+            refused = self._beat(command, now_ms)
+        if refused is not None:
+            self._outbox.reply(
+                command.token, consumer_responses.heartbeat_error(refused.code, refused.message)
+            )
+
+    def _request_fault(self, command: ConsumerHeartbeat) -> Refused | None:
+        def invalid(message: str) -> Refused:
+            return Refused(ErrorCode.INVALID_REQUEST, message)
+
+        if not command.group_id.strip():
+            return invalid("GroupId can't be empty.")
+        if command.instance_id is not None and not command.instance_id.strip():
+            return invalid("InstanceId can't be empty.")
+        if command.rack_id is not None and not command.rack_id.strip():
+            return invalid("RackId can't be empty.")
+        if not command.member_id.strip() and not (
+            command.member_epoch == JOINING_EPOCH and command.new_member_id
+        ):
+            return invalid("MemberId can't be empty.")
+        if command.member_epoch == JOINING_EPOCH:
+            if command.rebalance_timeout_ms == UNCHANGED_MS:
+                return invalid("RebalanceTimeoutMs must be provided in first request.")
+            if command.owned is None or command.owned:
+                return invalid("TopicPartitions must be empty when (re-)joining.")
+            if command.subscribed_topic_names is None and command.subscribed_topic_regex is None:
+                return invalid(
+                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when joining."
+                )
+        elif command.member_epoch == STATIC_LEAVING_EPOCH and command.instance_id is None:
+            return invalid("InstanceId can't be null.")
+        elif command.member_epoch < STATIC_LEAVING_EPOCH:
+            return invalid("MemberEpoch is invalid.")
+        known = self._settings.consumer_assignors
+        if command.server_assignor is not None and command.server_assignor not in known:
+            supported = ", ".join(known)
+            message = f"ServerAssignor {command.server_assignor} is not supported. Supported: {supported}."
+            return Refused(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
+        return self._regex_fault(command.subscribed_topic_regex)
+
+    def _regex_fault(self, expression: str | None) -> Refused | None:
+        if not expression or expression in self._resolved:
+            return None
+        try:
+            TopicRegex(expression)
+        except InvalidRegex as fault:
+            message = f"SubscribedTopicRegex {expression} is not a valid regular expression: {fault}."
+            return Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+        return None
+
+    def _beat_unchanged(self, command: ConsumerHeartbeat, now_ms: int) -> bool:
+        """The common case, without a draft: a settled member says that it is alive."""
+        group = self._durable.consumer_groups.get(command.group_id)
+        member = group.members.get(command.member_id) if group is not None else None
+        if group is None or member is None or command.member_epoch == JOINING_EPOCH:
+            return False
+        current = group.current_of(command.member_id)
+        if (
+            command.member_epoch != current.epoch
+            or group.epoch != group.assignment_epoch
+            or not group.is_reconciled(command.member_id)
+            or self._checked.get(command.group_id) is not self._image
+            or command.instance_id not in (None, member.instance_id)
+            or _updated(member, command) != member
+        ):
+            return False
+        self._keep_session(group.group_id, command.member_id, member, now_ms)
+        assigned = current.assigned if command.is_full else None
+        self._answer_read(command, command.member_id, current.epoch, assigned)
+        return True
+
+    def _beat(self, command: ConsumerHeartbeat, now_ms: int) -> Refused | None:
+        draft = self._open(command, now_ms)
+        if isinstance(draft, Refused):
+            return draft
+        member_id = command.member_id or command.new_member_id
+        if (
+            len(draft.group.members) >= self._settings.consumer_max_size
+            and member_id not in draft.group.members
+        ):
+            limit = self._settings.consumer_max_size
+            message = f"The consumer group has reached its maximum capacity of {limit} members."
+            return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        refused = self._admit(draft, command, member_id)
+        if refused is not None:
+            return refused
+        before = draft.group.current_of(member_id)
+        self.update_member(
+            draft, member_id, _updated(draft.group.members.get(member_id, _NEW_MEMBER), command), now_ms
+        )
+        draft.reconcile(member_id, command.owned)
+        after, member = draft.group.current_of(member_id), draft.group.members[member_id]
+        self._keep_session(command.group_id, member_id, member, now_ms)
+        if after != before and after.state is MemberState.UNREVOKED_PARTITIONS:
+            self._outbox.set_timer(
+                (REBALANCE, command.group_id, member_id), now_ms + member.rebalance_timeout_ms
+            )
+        elif after.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._outbox.cancel_timer((REBALANCE, command.group_id, member_id))
+        assigned = after.assigned if command.is_full or after.assigned != before.assigned else None
+        if not draft.records:
+            self._checked[command.group_id] = self._image
+            self._answer_read(command, member_id, after.epoch, assigned)
+            return None
+        interval_ms = self._settings.consumer_heartbeat_interval_ms
+        answer = consumer_responses.heartbeat(member_id, after.epoch, interval_ms, assigned)
+        self.store(draft, answer=(command.token, answer), failed=_failed)
+        return None
+
+    def _answer_read(
+        self, command: ConsumerHeartbeat, member_id: str, epoch: int, assigned: Partitions | None
+    ) -> None:
+        """Nothing to write, but what is told must not be taken back by a failover."""
+        interval_ms = self._settings.consumer_heartbeat_interval_ms
+        answer = consumer_responses.heartbeat(member_id, epoch, interval_ms, assigned)
+        self._outbox.read_reply(command.token, answer, _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    def _open(self, command: ConsumerHeartbeat, now_ms: int) -> Draft | Refused:
+        """The group to join or report to; a classic one is converted where that can be."""
+        group = self._durable.consumer_groups.get(command.group_id)
+        if group is not None:
+            return Draft(group)
+        classic = self._groups.get(command.group_id)
+        if command.member_epoch != JOINING_EPOCH:
+            return Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {command.group_id} not found.")
+        if classic is None:
+            return Draft(ConsumerGroup(command.group_id))
+        if classic.is_in(GroupState.DEAD):
+            return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        draft = self._migration.upgraded(classic, self._image)
+        if draft is None:
+            message = f"Group {command.group_id} is not a consumer group."
+            return Refused(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        for member_id, member in draft.group.members.items():
+            self._keep_session(command.group_id, member_id, member, now_ms)
+        return draft
+
+    # ------------------------------------------------------------ who may come in
+
+    def _admit(self, draft: Draft, command: ConsumerHeartbeat, member_id: str) -> Refused | None:
+        group, instance_id = draft.group, command.instance_id
+        joins = command.member_epoch == JOINING_EPOCH
+        if instance_id is None:
+            if member_id in group.members:
+                return self._epoch_fault(group, member_id, command)
+            if joins:
+                return None
+            message = f"Member {member_id} is not a member of group {group.group_id}."
+            return Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        existing_id = group.static_members.get(instance_id)
+        if existing_id is None:
+            if joins:
+                return None
+            return Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if existing_id == member_id:
+            return self._epoch_fault(group, member_id, command)
+        if not joins:
+            message = f"Static member {member_id} with instance id {instance_id} was fenced by {existing_id}."
+            return Refused(ErrorCode.FENCED_INSTANCE_ID, message)
+        away = group.current_of(existing_id).epoch == STATIC_LEAVING_EPOCH
+        if not away and group.members[existing_id].classic is None:
+            message = f"Static member {member_id} cannot join: {existing_id} owns instance id {instance_id}."
+            return Refused(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+        draft.replace_member(existing_id, member_id)
+        self.cancel_timers(group.group_id, existing_id)
+        return None
+
+    def _epoch_fault(
+        self, group: ConsumerGroup, member_id: str, command: ConsumerHeartbeat
+    ) -> Refused | None:
+        """The member's epoch, or the one before if the answer with the new one may have been lost."""
+        current = group.current_of(member_id)
+        if command.member_epoch == current.epoch or group.members[member_id].classic is not None:
+            return None
+        if current.epoch == STATIC_LEAVING_EPOCH and command.member_epoch == JOINING_EPOCH:
+            return None  # a static member that left for a while and kept its id
+        missed = command.member_epoch == current.previous_epoch and command.member_epoch < current.epoch
+        if missed and command.owned is not None and command.owned <= current.assigned:
+            return None
+        message = (
+            f"The member's epoch is {command.member_epoch}, the coordinator's {current.epoch}. "
+            "The member must abandon all its partitions and rejoin."
+        )
+        return Refused(ErrorCode.FENCED_MEMBER_EPOCH, message)
+
+    # ------------------------------------------------------------ what a member changes
+
+    def update_member(self, draft: Draft, member_id: str, updated: MemberMetadata, now_ms: int) -> None:
+        """Write the member, and with it a new epoch and target where subscriptions or topics changed."""
+        group = draft.group
+        member = group.members.get(member_id, _NEW_MEMBER)
+        changed = member_id not in group.members or (
+            updated.subscribed_topic_names != member.subscribed_topic_names
+            or updated.subscribed_topic_regex != member.subscribed_topic_regex
+        )
+        if updated != member:
+            draft.put_member(member_id, updated)
+        if changed or self._checked.get(group.group_id) is not self._image:
+            self.refresh(draft, now_ms, changed=changed)
+        if group.epoch > group.assignment_epoch:
+            draft.compute_targets(self._settings.consumer_assignors[0])
+
+    def refresh(self, draft: Draft, now_ms: int, *, changed: bool) -> None:
+        """Hold the subscriptions against the metadata; the epoch grows if either has `changed`."""
+        image = self._image
+        draft.is_refreshed = True
+        if draft.refresh_topics(image.topics, image.version, self._resolve, now_ms) or changed:
+            draft.bump_epoch()
+            fields = {
+                "group": draft.group.group_id,
+                "epoch": draft.group.epoch,
+                "members": len(draft.group.members),
+            }
+            cause = "members or subscriptions changed" if changed else "topics changed"
+            self._outbox.event("consumer group has a new epoch", fields, cause)
+
+    def _resolve(self, expression: str) -> tuple[str, ...]:
+        names = self._resolved.get(expression)
+        if names is None:
+            regex = TopicRegex(expression)
+            names = tuple(
+                sorted(
+                    name
+                    for name, topic in self._image.topics.items()
+                    if not topic.internal and regex.matches(name)
+                )
+            )
+            self._resolved[expression] = names
+        return names
+
+    # ------------------------------------------------------------ members go
+
+    def _leave(self, command: ConsumerHeartbeat, now_ms: int) -> Refused | None:
+        group = self._durable.consumer_groups.get(command.group_id)
+        if group is None:
+            return Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {command.group_id} not found.")
+        member_id = command.member_id
+        if command.instance_id is not None:
+            existing_id = group.static_members.get(command.instance_id)
+            if existing_id is None:
+                return Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {command.instance_id} is unknown.")
+            if existing_id != member_id:
+                message = f"Static member {member_id} was fenced by {existing_id}."
+                return Refused(ErrorCode.FENCED_INSTANCE_ID, message)
+        elif member_id not in group.members:
+            message = f"Member {member_id} is not a member of group {command.group_id}."
+            return Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        answer = (command.token, consumer_responses.left(member_id, command.member_epoch))
+        if command.member_epoch == LEAVING_EPOCH:
+            self._rebalances.cause = f"member {member_id} leaves"
+            self.remove(group, [member_id], now_ms, answer=answer)
+            return None
+        draft = Draft(group)
+        draft.leave_for_a_while(member_id)
+        self._outbox.cancel_timer((REBALANCE, command.group_id, member_id))
+        self.store(draft, answer=answer, failed=_failed)
+        return None
+
+    def timer_fired(self, kind: str, group_id: str, member_id: str, now_ms: int) -> None:
+        group = self._durable.consumer_groups.get(group_id)
+        if group is None or member_id not in group.members:
+            return
+        state = group.current_of(member_id).state
+        if kind == REBALANCE and state is not MemberState.UNREVOKED_PARTITIONS:
+            return
+        self._rebalances.cause = f"member {member_id} {_REASONS[kind]}"
+        self.remove(group, [member_id], now_ms, retry_timer=(kind, group_id, member_id))
+
+    def remove(
+        self,
+        group: ConsumerGroup,
+        member_ids: list[str],
+        now_ms: int,
+        *,
+        answer: tuple[int, Response] | None = None,
+        failed: Callable[[ErrorCode], Response] | None = None,
+        retry_timer: TimerKey | None = None,
+    ) -> None:
+        """Members are out: what they had is free, and the group's epoch grows. If only classic members are
+        left, the group goes back to the classic protocol.
+        """
+        draft = Draft(group)
+        for member_id in member_ids:
+            draft.remove_member(member_id)
+            self.cancel_timers(group.group_id, member_id)
+        failed = failed or _failed
+        if self._migration.may_downgrade(draft.group):
+            for member_id in draft.group.members:
+                self.cancel_timers(group.group_id, member_id)
+            records, on_written = self._migration.downgraded(group, draft.group, self._image, now_ms)
+            draft.records = records
+            self.store(draft, answer=answer, failed=failed, retry_timer=retry_timer, on_written=on_written)
+            return
+        self.refresh(draft, now_ms, changed=True)
+        self.store(draft, answer=answer, failed=failed, retry_timer=retry_timer)
+
+    # ------------------------------------------------------------ storing, timers, loading
+
+    def store(
+        self,
+        draft: Draft,
+        *,
+        answer: tuple[int, Response] | None,
+        failed: Callable[[ErrorCode], Response],
+        retry_timer: TimerKey | None = None,
+        on_written: Callable[[int], None] | None = None,
+    ) -> None:
+        """Write the draft; timers of the step wait for that, the answer until it is replicated."""
+        group_id, image, refused = draft.group.group_id, self._image, False
+
+        def taken_back() -> None:
+            nonlocal refused
+            refused = True
+
+        def written(now_ms: int) -> None:
+            if group_id not in self._durable.consumer_groups:
+                self._checked.pop(group_id, None)
+            elif draft.is_refreshed:
+                self._checked[group_id] = image
+            if on_written is not None:
+                on_written(now_ms)
+
+        def on_appended(now_ms: int) -> None:
+            if answer is not None:
+                self._outbox.reply(*answer)
+
+        def on_failed(error: ErrorCode, now_ms: int) -> None:
+            if answer is not None:
+                self._outbox.reply(answer[0], failed(coordinator_error(error)))
+            if refused and retry_timer is not None:
+                self._outbox.set_timer(retry_timer, now_ms + self._settings.append_retry_ms)
+
+        self._outbox.append(
+            draft.records, undo=taken_back, on_appended=on_appended, on_failed=on_failed, on_written=written
+        )
+
+    def _keep_session(self, group_id: str, member_id: str, member: MemberMetadata, now_ms: int) -> None:
+        timeout_ms = self._settings.consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self._outbox.set_timer((SESSION, group_id, member_id), now_ms + timeout_ms)
+
+    def cancel_timers(self, group_id: str, member_id: str) -> None:
+        for kind in _REASONS:
+            self._outbox.cancel_timer((kind, group_id, member_id))
+
+    def loaded(self, now_ms: int) -> None:
+        """Every member has a whole session to show itself, and as long as ever to give partitions up."""
+        for group in self._durable.consumer_groups.values():
+            for member_id, member in group.members.items():
+                self._keep_session(group.group_id, member_id, member, now_ms)
+                unrevoked = group.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS
+                if unrevoked and member.classic is None:
+                    timer = (REBALANCE, group.group_id, member_id)
+                    self._outbox.set_timer(timer, now_ms + member.rebalance_timeout_ms)
+
+
+def _failed(error: ErrorCode) -> Response:
+    return consumer_responses.heartbeat_error(error, None)
+
+
+def _updated(member: MemberMetadata, command: ConsumerHeartbeat) -> MemberMetadata:
+    """The member with what the heartbeat says of it."""
+    names = command.subscribed_topic_names
+    regex = command.subscribed_topic_regex
+    timeout_ms = command.rebalance_timeout_ms
+    return MemberMetadata(
+        command.instance_id if command.instance_id is not None else member.instance_id,
+        command.rack_id if command.rack_id is not None else member.rack_id,
+        command.client_id,
+        command.client_host,
+        member.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        member.subscribed_topic_regex if regex is None else regex,
+        member.rebalance_timeout_ms if timeout_ms == UNCHANGED_MS else timeout_ms,
+        command.server_assignor if command.server_assignor is not None else member.server_assignor,
+    )
