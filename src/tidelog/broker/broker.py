@@ -23,11 +23,16 @@ from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.timers import Timers
+from tidelog.broker.transaction_coordinator import (
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_FEATURE,
+    TransactionCoordinator,
+)
 from tidelog.controller.commands import RegisterBroker, Result
 from tidelog.coordination.embedded import EmbeddedStore
 from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog.model.image import ClusterImage, TopicImage
 from tidelog.model.metadata import Endpoint, MetadataRecord
 from tidelog.model.ports import Clock
@@ -69,7 +74,7 @@ class Broker:
         self.background = background
         self.node_id = settings.node_id
         self.endpoints = endpoints
-        self.features: dict[str, Feature] = {}
+        self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
         self.timers = Timers(clock)
         self.parking = Parking(self.timers, settings.get_int("tidelog.parked.requests.max"))
         self.fetch_sessions = FetchSessions(
@@ -86,6 +91,7 @@ class Broker:
         self.housekeeping: Housekeeping
         self.producer_ids: ProducerIds
         self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
 
     @property
     def image(self) -> ClusterImage:
@@ -107,6 +113,7 @@ class Broker:
         )
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
         self.groups = GroupCoordinator(self)
+        self.transactions = TransactionCoordinator(self)
         self._adopt_settings(image)
         self._set_strays_aside(image)
         for topic in image.topics.values():
@@ -264,6 +271,8 @@ class Broker:
             self.partitions[key] = partition
             if topic.name == GROUP_METADATA_TOPIC:
                 self.groups.load(index)
+            elif topic.name == TRANSACTION_STATE_TOPIC:
+                self.transactions.load(index)
 
     def _reconfigure_topic(self, topic: TopicImage) -> None:
         config = self.settings.log_config(topic.configs)
@@ -279,6 +288,8 @@ class Broker:
                 continue
             if topic.name == GROUP_METADATA_TOPIC:
                 self.groups.unload(index)
+            elif topic.name == TRANSACTION_STATE_TOPIC:
+                self.transactions.unload(index)
             for waiter in list(partition.waiters):
                 self.parking.finish(waiter, expired=True)
             self.housekeeping.delete_log(partition)

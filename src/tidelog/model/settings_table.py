@@ -548,11 +548,11 @@ _GROUPS = (
 _TRANSACTIONS = (
     _broker(
         "transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, _HIGH,
-        "The longest transaction timeout a producer may ask for.", minimum=1, inert=True,
+        "The longest transaction timeout a producer may ask for.", minimum=1,
     ),
     _broker(
         "transactional.id.expiration.ms", _INT, 7 * DAY_MS, _HIGH,
-        "How long an unused transactional id is remembered.", minimum=1, inert=True,
+        "How long an unused transactional id is remembered.", minimum=1,
     ),
     _broker(
         "transaction.state.log.num.partitions", _INT, 50, _HIGH,
@@ -573,16 +573,16 @@ _TRANSACTIONS = (
     ),
     _broker(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 10 * SECOND_MS, _LOW,
-        "How often transactions that took too long are looked for.", minimum=1, inert=True,
+        "How often transactions that took too long are looked for.", minimum=1,
     ),
     _broker(
         "transaction.remove.expired.transaction.cleanup.interval.ms", _INT, HOUR_MS, _LOW,
-        "How often unused transactional ids are looked for.", minimum=1, inert=True,
+        "How often unused transactional ids are looked for.", minimum=1,
     ),
     _broker(
         "transaction.partition.verification.enable", _BOOLEAN, True, _LOW,
         "Whether a partition checks that it belongs to the transaction before it takes a record.",
-        update_mode=_CLUSTER, inert=True,
+        update_mode=_CLUSTER,
     ),
 )  # fmt: skip
 

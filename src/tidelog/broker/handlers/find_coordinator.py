@@ -3,8 +3,8 @@
 Key type 0 is a group, 1 a transactional id, 2 a share partition (not supported: INVALID_REQUEST). Version 0
 knows groups alone; from version 4 on (KIP-699) many keys are asked and answered at once.
 
-Deliberate difference: where Kafka answers COORDINATOR_NOT_AVAILABLE while it creates `__consumer_offsets`,
-the answer waits for the topic, which spares the first client of a cluster a retry.
+Deliberate difference: where Kafka answers COORDINATOR_NOT_AVAILABLE while it creates `__consumer_offsets` or
+`__transaction_state`, the answer waits for the topic, which spares the first client of a cluster a retry.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,18 @@ _TOPIC_BY_KEY_TYPE = {GROUP_KEY: GROUP_METADATA_TOPIC, TRANSACTION_KEY: TRANSACT
 
 
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
-    """Name the leader of each key's partition, creating the groups' topic on first use."""
+    """Name the leader of each key's partition, creating the topic of its kind on first use."""
     key_type = getattr(request.body, "key_type", GROUP_KEY)
-    if key_type != GROUP_KEY or GROUP_METADATA_TOPIC in broker.image.topics:
+    topic_name = _TOPIC_BY_KEY_TYPE.get(key_type)
+    if topic_name is None or topic_name in broker.image.topics:
         return _answer(broker, request, key_type)
     parked = Parked()
-    broker.groups.create_offsets_topic(lambda: parked.answer(_answer(broker, request, key_type)))
+    create = (
+        broker.groups.create_offsets_topic
+        if key_type == GROUP_KEY
+        else broker.transactions.create_state_topic
+    )
+    create(lambda: parked.answer(_answer(broker, request, key_type)))
     return parked
 
 

@@ -1,36 +1,69 @@
-"""InitProducerId (key 22), versions 0 to 5: a producer id for an idempotent producer.
+"""InitProducerId (key 22), versions 0 to 5: a producer id, for an idempotent or a transactional producer.
 
-Every request without a transactional id gets a new producer id with epoch 0, as in Kafka, also when the
+Without a transactional id every request gets a new producer id with epoch 0, as in Kafka, also when the
 client names the one it had (KIP-360). Ids come from blocks that are durable before the first id of a block
 is handed out.
 
-Not supported: transactional ids (answered UNSUPPORTED_VERSION, which clients report at once).
+With one, the coordinator bumps the epoch, which fences whoever used the id before, and aborts what that one
+left open (the client is told CONCURRENT_TRANSACTIONS and asks again). Since version 3 a producer that
+recovers from an error names its id and epoch. PRODUCER_FENCED is for versions from 4 on; 5 may be answered
+TRANSACTION_ABORTABLE.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.broker.group_answers import milliseconds
 from tidelog.broker.parking import Parked
+from tidelog.broker.transaction_answers import for_version
 from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.transactions.commands import InitProducerId
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import Request
 
+FENCED_SINCE_VERSION = 4
+
 
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
-    """Hand out a producer id, after fetching a new block where the last is used up."""
-    if request.body.transactional_id is not None:
-        return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "producer_id": -1, "producer_epoch": -1}
+    """Hand out a producer id and epoch."""
+    body = request.body
+    producer_id = getattr(body, "producer_id", NO_PRODUCER_ID)
+    producer_epoch = getattr(body, "producer_epoch", NO_PRODUCER_EPOCH)
+    if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
+        return _refused(ErrorCode.INVALID_REQUEST)
     parked = Parked()
+    if body.transactional_id is None:
+        _take_producer_id(broker, parked)
+        return parked
 
+    def answer(response: Mapping[str, object]) -> None:
+        error = response["error_code"]
+        assert isinstance(error, ErrorCode)
+        shown = for_version(error, request.version, fenced_since=FENCED_SINCE_VERSION)
+        parked.answer({**response, "error_code": shown})
+
+    error = broker.transactions.ask(
+        body.transactional_id,
+        lambda token: InitProducerId(
+            token, body.transactional_id, milliseconds(body.transaction_timeout), producer_id, producer_epoch
+        ),
+        answer,
+    )
+    return _refused(error) if error else parked
+
+
+def _take_producer_id(broker: "Broker", parked: Parked) -> None:
     def give(producer_id: int | None) -> None:
         if producer_id is None:
-            parked.answer(
-                {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "producer_id": -1, "producer_epoch": -1}
-            )
+            parked.answer(_refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
             parked.answer({"producer_id": producer_id, "producer_epoch": 0})
 
     broker.producer_ids.take(give)
-    return parked
+
+
+def _refused(error: ErrorCode) -> Mapping[str, object]:
+    return {"error_code": error, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}

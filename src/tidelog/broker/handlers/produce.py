@@ -11,18 +11,21 @@ Versions: v5 log start offset, v7 zstd (KIP-110), v8 record errors and message (
 topic ids (KIP-516). Below version 3 the message formats 0 and 1 would be needed: advertised for old
 librdkafka, refused as Kafka 4 does.
 
-Not supported: transactional batches.
+Transactional batches need the transactional id in the request, and the word of its coordinator before the
+first batch of a transaction in each partition (see transactional_produce).
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext
-from tidelog.broker.parking import Waiter, Watched
+from tidelog.broker.parking import Parked, Waiter, Watched
 from tidelog.broker.partition import Partition
 from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
+from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import INTERNAL_TOPICS
+from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tidelog.protocol.produce import (
     PartitionProduced,
     ProducedTopic,
@@ -35,6 +38,9 @@ from tidelog.records.compression import Codec
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+Results = Mapping[TopicPartition, ErrorCode]
+NOTHING_REFUSED: Results = {}
 
 ACKS_NONE = 0
 #: older clients could not read zstd, so batches of theirs may not have it (KIP-110)
@@ -81,15 +87,79 @@ def handle(
     correlation_id: int,
     frame: memoryview,
     position: int,
-) -> bytes | Waiter | None:
+) -> bytes | Parked | None:
     """Append every batch of the request."""
     request = decode_request(frame, position, version)
+    if has_transactional_records(request):
+        return _handle_transactional(broker, context, version, correlation_id, frame, position, request)
+    return _append_all(broker, context, version, correlation_id, frame, request, NOTHING_REFUSED)
+
+
+def _handle_transactional(
+    broker: "Broker",
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    position: int,
+    request: ProduceRequest,
+) -> bytes | Parked | None:
+    """Append what the coordinator of the transactional id permits; its word may come later."""
+    if request.transactional_id is None or request.acks not in ACKS_VALID:
+        valid = request.acks in ACKS_VALID
+        code = (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if valid else ErrorCode.INVALID_REQUIRED_ACKS
+        )
+        return encode_response(_refuse_all(request, code), version, correlation_id)
+    at_once: list[Results] = []
+    later: list[Callable[[Results], None]] = []
+
+    def permitted(refused: Results) -> None:
+        if later:
+            later[0](refused)
+        else:
+            at_once.append(refused)
+
+    permit(broker, request, version, permitted)
+    if at_once:
+        return _append_all(broker, context, version, correlation_id, frame, request, at_once[0])
+    if request.acks == ACKS_NONE:
+        raise CloseConnection("a transactional batch with acks=0 cannot wait for its coordinator")
+    parked = Parked()
+    own_frame = memoryview(bytearray(frame))
+    own_request = decode_request(own_frame, position, version)
+
+    def go_on(refused: Results) -> None:
+        answer = _append_all(broker, context, version, correlation_id, own_frame, own_request, refused)
+        if isinstance(answer, Parked):
+            answer.deliver_to(parked.answer)
+        else:
+            parked.answer(answer)
+
+    later.append(go_on)
+    return parked
+
+
+def _append_all(
+    broker: "Broker",
+    context: ConnectionContext,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    request: ProduceRequest,
+    refused: Results,
+) -> bytes | Parked | None:
     acks = request.acks
     now_ms = broker.clock.now_ms()
     flushes: dict[Partition, int] = {}
     if acks in ACKS_VALID:
         answers = [
-            (topic, _append_topic(broker, context.client_id, topic, partitions, version, now_ms, flushes))
+            (
+                topic,
+                _append_topic(
+                    broker, context.client_id, topic, partitions, version, now_ms, flushes, refused
+                ),
+            )
             for topic, partitions in request.topics
         ]
     else:
@@ -115,7 +185,7 @@ def handle_again(
         return None
     records = records_of(frame, end, version)
     partition = shape.partition
-    if records is None or partition.flushes:
+    if records is None or partition.flushes or is_transactional(records):
         return None
     outcome = partition.append_produced(records, broker.clock.now_ms())
     if type(outcome) is Refused:
@@ -136,7 +206,12 @@ def _remember_shape(
 ) -> None:
     topic, [(index, records)] = request.topics[0]
     partition, _ = broker.find_partition(topic, index)
-    if partition is not None and records is not None and not answers[0][1][0].error:
+    if (
+        partition is not None
+        and records is not None
+        and not answers[0][1][0].error
+        and not is_transactional(records)
+    ):
         remember(context, frame, version, broker.image.version, topic, partition, records)
 
 
@@ -148,6 +223,7 @@ def _append_topic(
     version: int,
     now_ms: int,
     flushes: dict[Partition, int],
+    refused: Results,
 ) -> list[PartitionProduced]:
     name: str | None
     if isinstance(topic, str):
@@ -166,6 +242,9 @@ def _append_topic(
             continue
         if version < FIRST_ZSTD and records is not None and _is_zstd(records):
             produced.append(PartitionProduced(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
+            continue
+        if refused and (code := refused.get(TopicPartition(partition.topic, index))):
+            produced.append(PartitionProduced(index, code))
             continue
         outcome = partition.append_produced(records, now_ms)
         if not isinstance(outcome, Refused):
