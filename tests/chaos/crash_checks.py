@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from crash_load import (
     BASE_TIMESTAMP_MS,
+    Acknowledged,
     ClientWriter,
     Committer,
     Writer,
@@ -73,6 +74,8 @@ class Checker:
         if self.plan.compacted:
             return self._check_table(client)
         plan = self.plan
+        # confluent-kafka goes on delivering what it has queued, so this is noted before reading.
+        acknowledged = list(self.memory.acknowledged)
         start = client.list_offset(plan.topic, plan.partition, EARLIEST).offset
         if everything:
             self._checked_to, self._checked_batches, self._last_number = start, 0, -1
@@ -87,7 +90,7 @@ class Checker:
             expected_offset += 1
             numbers[record.offset] = self._check_record(record, start)
             count += 1
-        self._check_acknowledged(numbers, start)
+        self._check_acknowledged(acknowledged, numbers, start)
         self._checked_to = expected_offset
         return count
 
@@ -105,8 +108,9 @@ class Checker:
         self._last_number = number
         return number
 
-    def _check_acknowledged(self, numbers: dict[int, int], start: int) -> None:
-        acknowledged = list(self.memory.acknowledged)
+    def _check_acknowledged(
+        self, acknowledged: list[Acknowledged], numbers: dict[int, int], start: int
+    ) -> None:
         for base_offset, first, count in acknowledged[self._checked_batches :]:
             for index in range(count):
                 offset = base_offset + index

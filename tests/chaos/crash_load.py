@@ -206,6 +206,7 @@ class ClientWriter(threading.Thread):
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
+                "batch.size": 20_000,
                 "message.timeout.ms": 0,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
