@@ -82,6 +82,8 @@ class Asked:
 class Client:
     """A consumer as simple as can be: join, sync, heartbeat, commit; eager: a rebalance takes all away."""
 
+    metadata = b"\x00\x00\x00\x00\x00\x01\x00\x01t"
+
     def __init__(self, world: "GroupWorld", name: str, instance_id: str | None) -> None:
         self.world = world
         self.name = name
@@ -94,6 +96,16 @@ class Client:
         self.silent_until_ms = 0
         self.owned: tuple[int, ...] = ()
         self.position = 0
+
+    def assignments(self, members: list[str]) -> tuple[tuple[str, bytes], ...]:
+        """The leader's work: who gets what, in bytes the coordinator does not look into."""
+        parts: dict[str, list[int]] = {member: [] for member in members}
+        for partition in range(PARTITION_COUNT):
+            parts[members[partition % len(members)]].append(partition)
+        return tuple((member, bytes(owned)) for member, owned in parts.items())
+
+    def partitions(self, assignment: bytes) -> tuple[int, ...]:
+        return tuple(assignment)
 
     def start(self) -> None:
         self.alive = True
@@ -128,7 +140,7 @@ class Client:
                 SESSION_MS,
                 REBALANCE_MS,
                 "consumer",
-                (("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t"),),
+                (("range", self.metadata),),
                 suffix,
             )
 
@@ -181,10 +193,7 @@ class Client:
         members = [str(member["member_id"]) for member in response["members"]]  # type: ignore[attr-defined]
         assignments: tuple[tuple[str, bytes], ...] = ()
         if members and not response["skip_assignment"]:
-            parts: dict[str, list[int]] = {member: [] for member in members}
-            for partition in range(PARTITION_COUNT):
-                parts[members[partition % len(members)]].append(partition)
-            assignments = tuple((member, bytes(owned)) for member, owned in parts.items())
+            assignments = self.assignments(members)
         generation, member_id = self.generation, self.member_id
 
         def command(token: int) -> SyncGroup:
@@ -198,7 +207,7 @@ class Client:
         if response["error_code"] is not ErrorCode.NONE:
             self.recover(response["error_code"])
             return
-        self.owned = tuple(bytes(response["assignment"]))  # type: ignore[call-overload]
+        self.owned = self.partitions(bytes(response["assignment"]))  # type: ignore[call-overload]
         self.work()
 
     def work(self) -> None:
@@ -427,10 +436,13 @@ class GroupWorld:
         must(not self.asked, f"left without an answer on resignation: {list(self.asked.values())}")
         self.later(self.random.randint(10, 500), self.elect)
 
+    def new_machine(self) -> GroupMachine:
+        return GroupMachine(0, SETTINGS)
+
     def elect(self) -> None:
         if self.machine is not None:
             return
-        self.machine = GroupMachine(0, SETTINGS)
+        self.machine = self.new_machine()
         for offset, (key, value) in enumerate(self.log):
             self.machine.apply(key, value, offset)
         self.run(self.machine.loaded(self.now_ms))
@@ -545,7 +557,7 @@ class GroupWorld:
     def check_replay(self) -> None:
         if self.machine is None:
             return
-        replayed = GroupMachine(0, SETTINGS)
+        replayed = self.new_machine()
         for offset, (key, value) in enumerate(self.log):
             replayed.apply(key, value, offset)
         must(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from tidelog.groups.assignors import ASSIGNORS, Subscriber
 from tidelog.groups.consumer_group import STATIC_LEAVING_EPOCH, ConsumerGroup
 from tidelog.groups.consumer_schemas import (
-    NOTHING,
     ConsumerKey,
     ConsumerRecordType,
     ConsumerValue,
@@ -106,8 +105,9 @@ class Draft:
         self.put_current(new_id, current._replace(epoch=0, previous_epoch=0))
 
     def leave_for_a_while(self, member_id: str) -> None:
-        current = self.group.current_of(member_id)
-        self.put_current(member_id, current._replace(epoch=STATIC_LEAVING_EPOCH, pending_revocation=NOTHING))
+        """A static member stops to come back: it keeps what it has, and has given up what it was to."""
+        assigned = self.group.current_of(member_id).assigned
+        self.put_current(member_id, CurrentAssignment(epoch=STATIC_LEAVING_EPOCH, assigned=assigned))
 
     def bury(self) -> None:
         """Tombstones for the whole group."""

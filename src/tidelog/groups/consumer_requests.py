@@ -65,6 +65,7 @@ class ConsumerRequests:
         "_outbox",
         "_rebalances",
         "_resolved",
+        "rejoining",
     )
 
     def __init__(
@@ -83,9 +84,11 @@ class ConsumerRequests:
         self._checked: dict[str, ClusterImage] = {}
         """The metadata each group's subscriptions were last held against."""
         self._resolved: dict[str, tuple[str, ...]] = {}
+        self.rejoining: dict[tuple[str, str], None] = {}
+        """Classic members that have been told to rejoin; the first telling starts the clock."""
 
     @property
-    def _settings(self) -> GroupSettings:
+    def settings(self) -> GroupSettings:
         return self._rebalances.settings
 
     @property
@@ -138,7 +141,7 @@ class ConsumerRequests:
             return invalid("InstanceId can't be null.")
         elif command.member_epoch < STATIC_LEAVING_EPOCH:
             return invalid("MemberEpoch is invalid.")
-        known = self._settings.consumer_assignors
+        known = self.settings.consumer_assignors
         if command.server_assignor is not None and command.server_assignor not in known:
             supported = ", ".join(known)
             message = f"ServerAssignor {command.server_assignor} is not supported. Supported: {supported}."
@@ -171,7 +174,7 @@ class ConsumerRequests:
             or _updated(member, command) != member
         ):
             return False
-        self._keep_session(group.group_id, command.member_id, member, now_ms)
+        self.keep_session(group.group_id, command.member_id, member, now_ms)
         assigned = current.assigned if command.is_full else None
         self._answer_read(command, command.member_id, current.epoch, assigned)
         return True
@@ -182,10 +185,10 @@ class ConsumerRequests:
             return draft
         member_id = command.member_id or command.new_member_id
         if (
-            len(draft.group.members) >= self._settings.consumer_max_size
+            len(draft.group.members) >= self.settings.consumer_max_size
             and member_id not in draft.group.members
         ):
-            limit = self._settings.consumer_max_size
+            limit = self.settings.consumer_max_size
             message = f"The consumer group has reached its maximum capacity of {limit} members."
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
         refused = self._admit(draft, command, member_id)
@@ -197,7 +200,7 @@ class ConsumerRequests:
         )
         draft.reconcile(member_id, command.owned)
         after, member = draft.group.current_of(member_id), draft.group.members[member_id]
-        self._keep_session(command.group_id, member_id, member, now_ms)
+        self.keep_session(command.group_id, member_id, member, now_ms)
         if after != before and after.state is MemberState.UNREVOKED_PARTITIONS:
             self._outbox.set_timer(
                 (REBALANCE, command.group_id, member_id), now_ms + member.rebalance_timeout_ms
@@ -209,7 +212,7 @@ class ConsumerRequests:
             self._checked[command.group_id] = self._image
             self._answer_read(command, member_id, after.epoch, assigned)
             return None
-        interval_ms = self._settings.consumer_heartbeat_interval_ms
+        interval_ms = self.settings.consumer_heartbeat_interval_ms
         answer = consumer_responses.heartbeat(member_id, after.epoch, interval_ms, assigned)
         self.store(draft, answer=(command.token, answer), failed=_failed)
         return None
@@ -218,7 +221,7 @@ class ConsumerRequests:
         self, command: ConsumerHeartbeat, member_id: str, epoch: int, assigned: Partitions | None
     ) -> None:
         """Nothing to write, but what is told must not be taken back by a failover."""
-        interval_ms = self._settings.consumer_heartbeat_interval_ms
+        interval_ms = self.settings.consumer_heartbeat_interval_ms
         answer = consumer_responses.heartbeat(member_id, epoch, interval_ms, assigned)
         self._outbox.read_reply(command.token, answer, _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
@@ -239,7 +242,7 @@ class ConsumerRequests:
             message = f"Group {command.group_id} is not a consumer group."
             return Refused(ErrorCode.GROUP_ID_NOT_FOUND, message)
         for member_id, member in draft.group.members.items():
-            self._keep_session(command.group_id, member_id, member, now_ms)
+            self.keep_session(command.group_id, member_id, member, now_ms)
         return draft
 
     # ------------------------------------------------------------ who may come in
@@ -305,7 +308,7 @@ class ConsumerRequests:
         if changed or self._checked.get(group.group_id) is not self._image:
             self.refresh(draft, now_ms, changed=changed)
         if group.epoch > group.assignment_epoch:
-            draft.compute_targets(self._settings.consumer_assignors[0])
+            draft.compute_targets(self.settings.consumer_assignors[0])
 
     def refresh(self, draft: Draft, now_ms: int, *, changed: bool) -> None:
         """Hold the subscriptions against the metadata; the epoch grows if either has `changed`."""
@@ -411,6 +414,7 @@ class ConsumerRequests:
         failed: Callable[[ErrorCode], Response],
         retry_timer: TimerKey | None = None,
         on_written: Callable[[int], None] | None = None,
+        may_downgrade: bool = False,
     ) -> None:
         """Write the draft; timers of the step wait for that, the answer until it is replicated."""
         group_id, image, refused = draft.group.group_id, self._image, False
@@ -426,6 +430,8 @@ class ConsumerRequests:
                 self._checked[group_id] = image
             if on_written is not None:
                 on_written(now_ms)
+            if may_downgrade and self._migration.may_downgrade(draft.group):
+                self.remove(self._durable.consumer_groups[group_id], [], now_ms)
 
         def on_appended(now_ms: int) -> None:
             if answer is not None:
@@ -435,19 +441,20 @@ class ConsumerRequests:
             if answer is not None:
                 self._outbox.reply(answer[0], failed(coordinator_error(error)))
             if refused and retry_timer is not None:
-                self._outbox.set_timer(retry_timer, now_ms + self._settings.append_retry_ms)
+                self._outbox.set_timer(retry_timer, now_ms + self.settings.append_retry_ms)
 
         self._outbox.append(
             draft.records, undo=taken_back, on_appended=on_appended, on_failed=on_failed, on_written=written
         )
 
-    def _keep_session(self, group_id: str, member_id: str, member: MemberMetadata, now_ms: int) -> None:
-        timeout_ms = self._settings.consumer_session_timeout_ms
+    def keep_session(self, group_id: str, member_id: str, member: MemberMetadata, now_ms: int) -> None:
+        timeout_ms = self.settings.consumer_session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._outbox.set_timer((SESSION, group_id, member_id), now_ms + timeout_ms)
 
     def cancel_timers(self, group_id: str, member_id: str) -> None:
+        self.rejoining.pop((group_id, member_id), None)
         for kind in _REASONS:
             self._outbox.cancel_timer((kind, group_id, member_id))
 
@@ -455,7 +462,7 @@ class ConsumerRequests:
         """Every member has a whole session to show itself, and as long as ever to give partitions up."""
         for group in self._durable.consumer_groups.values():
             for member_id, member in group.members.items():
-                self._keep_session(group.group_id, member_id, member, now_ms)
+                self.keep_session(group.group_id, member_id, member, now_ms)
                 unrevoked = group.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS
                 if unrevoked and member.classic is None:
                     timer = (REBALANCE, group.group_id, member_id)

@@ -14,6 +14,7 @@ Loading is `apply` for every record in order, then `loaded`; `resign` ends it.
 
 from tidelog.groups import consumer_responses, responses
 from tidelog.groups.classic_group import CLASSIC_GROUP_TYPE, ClassicGroup
+from tidelog.groups.classic_members import ClassicMembers
 from tidelog.groups.commands import (
     Command,
     CommitOffsets,
@@ -58,6 +59,7 @@ class GroupMachine:
         self._members = MemberRequests(self.groups, self._outbox, self._rebalances)
         self._offsets = OffsetRequests(self.groups, self.durable, self._outbox, self._rebalances)
         self._consumers = ConsumerRequests(self.groups, self.durable, self._outbox, self._rebalances)
+        self._classic_members = ClassicMembers(self._consumers, self._outbox, self._members.join)
 
     def __repr__(self) -> str:
         return f"<GroupMachine partition={self.partition} groups={len(self.groups)}>"
@@ -74,7 +76,7 @@ class GroupMachine:
     def handle(self, command: Command, now_ms: int) -> list[Effect]:
         match command:
             case Heartbeat():
-                self._members.heartbeat(command, now_ms)
+                self._classic_request(command, now_ms)
             case CommitOffsets():
                 self._offsets.commit(command, now_ms)
             case FetchOffsets():
@@ -83,12 +85,8 @@ class GroupMachine:
                 self._consumers.heartbeat(command, now_ms)
             case TimerFired():
                 self._timer_fired(command, now_ms)
-            case JoinGroup():
-                self._members.join(command, now_ms)
-            case SyncGroup():
-                self._members.sync(command, now_ms)
-            case LeaveGroup():
-                self._members.leave(command, now_ms)
+            case JoinGroup() | SyncGroup() | LeaveGroup():
+                self._classic_request(command, now_ms)
             case DeleteOffsets():
                 self._offsets.delete_offsets(command)
             case DeleteGroup():
@@ -98,6 +96,31 @@ class GroupMachine:
             case ForgetTopic():
                 self._offsets.forget_topic(command)
         return self._outbox.take()
+
+    def _classic_request(self, command: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, now_ms: int) -> None:
+        """A request of the classic protocol, to a group of either type."""
+        group = self.durable.consumer_groups.get(command.group_id)
+        match command:
+            case Heartbeat():
+                if group is None:
+                    self._members.heartbeat(command, now_ms)
+                else:
+                    self._classic_members.heartbeat(group, command, now_ms)
+            case JoinGroup():
+                if group is None:
+                    self._members.join(command, now_ms)
+                else:
+                    self._classic_members.join(group, command, now_ms)
+            case SyncGroup():
+                if group is None:
+                    self._members.sync(command, now_ms)
+                else:
+                    self._classic_members.sync(group, command, now_ms)
+            case LeaveGroup():
+                if group is None:
+                    self._members.leave(command, now_ms)
+                else:
+                    self._classic_members.leave(group, command, now_ms)
 
     def _timer_fired(self, command: TimerFired, now_ms: int) -> None:
         assert isinstance(command.key, tuple)
