@@ -87,6 +87,10 @@ class Broker:
         self.metadata: Metadata
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.progressed: list[Partition] = []
+        #: the version of the image, at hand for every request
+        self.image_version = -1
+        #: the time at which the requests of this turn of the loop arrived
+        self.turn_ms = clock.now_ms()
         self.flusher = Flusher(background, self._flushed, self._flush_failed)
         self.housekeeping: Housekeeping
         self.producer_ids: ProducerIds
@@ -119,6 +123,7 @@ class Broker:
         for topic in image.topics.values():
             self._open_topic(topic)
         self.metadata.listen(self._image_changed)
+        self.image_version = image.version
         self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
 
@@ -220,6 +225,7 @@ class Broker:
     # -- following the image
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, records: Sequence[MetadataRecord]) -> None:
+        self.image_version = new.version
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
         for name, topic in new.topics.items():

@@ -120,14 +120,19 @@ class Dispatcher:
         self._metadata_cache: dict[tuple[int, str, bytes], bytes] = {}
         self._metadata_version = -1
 
+    def handle_again(
+        self, context: ConnectionContext, buffer: memoryview, start: int, stop: int
+    ) -> bytes | None:
+        """Serve a Produce request that looks like an earlier one; None if `handle` must do it."""
+        try:
+            return self._produce_again(self._broker, context, buffer, start, stop)
+        except DECODING_ERRORS:
+            return None
+
     def handle(self, context: ConnectionContext, frame: memoryview) -> Any:
         """Serve one frame (without its size prefix)."""
         try:
             key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
-            if key == PRODUCE and context.produce_shape_end:
-                answer = self._produce_again(self._broker, context, version, correlation_id, frame)
-                if answer is not None:
-                    return answer if type(answer) is bytes else self._settle(answer)
             api = APIS.get(key)
             if api is None:
                 raise CloseConnection(f"unknown API key {key}")

@@ -49,6 +49,7 @@ class Partition:
         "log",
         "progressing",
         "rules",
+        "segment_bytes",
         "topic",
         "topic_id",
         "unflushed_messages",
@@ -89,6 +90,7 @@ class Partition:
         """Obey new settings from the next append on."""
         self.config = config
         #: whether the settings ask for data to be on the disk after a number of messages or some time
+        self.segment_bytes = config.segment_bytes
         self.flushes = config.flush_messages != INT64_MAX or config.flush_ms != INT64_MAX
         self.rules = ProduceRules.from_config(
             config,
@@ -125,17 +127,19 @@ class Partition:
                 )
             if verdict is not None:
                 return verdict  # type: ignore[return-value]
-        if len(view) > self.config.segment_bytes:
+        size_bytes = len(view)
+        if size_bytes > self.segment_bytes:
             return Refused(ErrorCode.RECORD_LIST_TOO_LARGE, "the batch is larger than segment.bytes")
         base_offset = log.log_end_offset
-        patch_offset_and_epoch(view, 0, base_offset, self.leader_epoch)
+        leader_epoch = self.leader_epoch
+        patch_offset_and_epoch(view, 0, base_offset, leader_epoch)
         try:
-            log.append(view, header, base_offset, self.leader_epoch, now_ms)
+            log.append(view, header, base_offset, leader_epoch, now_ms)
         except OSError as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
         end_offset = log.log_end_offset
         self.high_watermark = end_offset
-        self.appended_bytes += len(view)
+        self.appended_bytes += size_bytes
         flush_to = self._flush_due(end_offset - base_offset, now_ms) if self.flushes else -1
         return Appended(base_offset, log_append_time_ms, flush_to)
 

@@ -37,53 +37,49 @@ _MARK = OFFSETS.pack(0x6D61726B6D61726B, 0x68657265686572, 0x6F6666736574)
 class ProduceShape:
     """A Produce request for one partition, all but its records, and the answer, all but its numbers."""
 
-    __slots__ = (
-        "answer_head",
-        "answer_size",
-        "answer_tail",
-        "image_version",
-        "partition",
-        "topic",
-        "version",
-    )
+    __slots__ = ("_answer", "_head", "_size", "_tail", "image_version", "partition", "version")
 
     def __init__(self, version: int, image_version: int, topic: str | UUID, partition: Partition) -> None:
         self.version = version
         self.image_version = image_version
-        self.topic = topic
         self.partition = partition
         produced = PartitionProduced(partition.index, 0, *OFFSETS.unpack(_MARK))
-        answer = encode_response([(topic, [produced])], version, 0)
-        head, self.answer_tail = answer.split(_MARK)
-        self.answer_size = head[:4]
-        self.answer_head = head[8:]
+        head, self._tail = encode_response([(topic, [produced])], version, 0).split(_MARK)
+        self._size, self._head = head[:4], head[8:]
+        # size, correlation id, what is always the same, the three numbers, what is always the same
+        self._answer = struct.Struct(f">4si{len(self._head)}sqqq{len(self._tail)}s").pack
 
     def answer(self, correlation_id: int, base_offset: int, log_append_time_ms: int) -> bytes:
         """The response frame."""
-        return b"".join(
-            (
-                self.answer_size,
-                INT32.pack(correlation_id),
-                self.answer_head,
-                OFFSETS.pack(base_offset, log_append_time_ms, self.partition.log.log_start_offset),
-                self.answer_tail,
-            )
+        return self._answer(
+            self._size,
+            correlation_id,
+            self._head,
+            base_offset,
+            log_append_time_ms,
+            self.partition.log.log_start_offset,
+            self._tail,
         )
 
 
-def records_of(frame: memoryview, position: int, version: int) -> memoryview | None:
-    """The records behind a shape's bytes, None if the rest of the frame is anything but these records."""
+def records_of(buffer: memoryview, position: int, stop: int, version: int) -> memoryview | None:
+    """The records at `position`, None if what ends at `stop` is anything but these records."""
     if version >= FIRST_FLEXIBLE:
-        length, position = read_unsigned_varint(frame, position)
-        stop = len(frame) - 3
-        if length == 0 or position + length - 1 != stop or frame[stop:] != NO_TAGS:
+        byte = buffer[position]
+        position += 1
+        if byte >= 0x80:
+            length, position = read_unsigned_varint(buffer, position - 1)
+        else:
+            length = byte
+        stop -= 3
+        if position + length - 1 != stop or buffer[stop : stop + 3] != NO_TAGS or length == 0:
             return None
-        return frame[position:stop]
-    length = INT32.unpack_from(frame, position)[0]
+        return buffer[position:stop]
+    length = INT32.unpack_from(buffer, position)[0]
     position += 4
-    if length < 0 or position + length != len(frame):
+    if length < 0 or position + length != stop:
         return None
-    return frame[position:]
+    return buffer[position:stop]
 
 
 def remember(
@@ -103,7 +99,7 @@ def remember(
         end = len(frame) - 3 - len(records) - length_size
     else:
         end = len(frame) - 4 - len(records)
-    if end <= SHAPE_START or records_of(frame, end, version) is None:
+    if end <= SHAPE_START or records_of(frame, end, len(frame), version) is None:
         return
     shapes = context.produce_shapes
     if len(shapes) >= SHAPES_MAX:

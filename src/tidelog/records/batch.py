@@ -181,12 +181,16 @@ def iterate_headers(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[in
         position = end
 
 
+_patch_offset = _OFFSET.pack_into
+_patch_leader_epoch = _LEADER_EPOCH.pack_into
+
+
 def patch_offset_and_epoch(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
     """Write what the leader assigns; neither field is covered by the checksum."""
-    _OFFSET.pack_into(buffer, position, base_offset)
-    _LEADER_EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
+    _patch_offset(buffer, position, base_offset)
+    _patch_leader_epoch(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def patch_max_timestamp(

@@ -24,9 +24,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRIVATE_BUFFER_STEP = 64 << 10
-#: from this size of frame on a connection keeps its private buffer for the next one
-LARGE_FRAME_BYTES = 512 << 10
+#: from this size of frame on a connection keeps its private buffer for the next ones
+LARGE_FRAME_BYTES = 64 << 10
+#: a buffer for large frames holds several, up to this size, so that few of them have to be moved
+BULK_BUFFER_BYTES = 1 << 20
+#: when less room than this is left behind a partial frame it is moved to the front
+ROOM_BYTES_MIN = 64 << 10
 QUEUED_ANSWER_BYTES_MAX = 4 << 20
+
+
+def _capacity_for(frame_bytes: int) -> int:
+    """How large a private buffer for frames of this size grows.
+
+    A little more than the frame at least: a read that fills the whole buffer would make the loop read on
+    and on from one connection.
+    """
+    if frame_bytes < LARGE_FRAME_BYTES:
+        return frame_bytes
+    return max(min(4 * frame_bytes, BULK_BUFFER_BYTES), frame_bytes + ROOM_BYTES_MIN)
+
+
+def _bytes_wanted(buffer: memoryview, start: int, rest: int) -> int:
+    """The size of the incomplete frame at `start`, as far as it is known."""
+    return INT32.unpack_from(buffer, start)[0] + 4 if rest >= 4 else 4
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -100,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         edge = self.edge
+        edge.broker.turn_ms = edge.clock.now_ms()
         self._end += nbytes
         view = self._private
         if view is None:
@@ -124,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     def _serve(self, view: memoryview) -> None:
         """Serve every whole frame in the buffer and keep the rest."""
         start, end = self._start, self._end
-        handle = self.edge.dispatcher.handle
+        dispatcher = self.edge.dispatcher
         context = self.context
         answers: list[bytes] = []
         frame_bytes_max = self.edge.frame_bytes_max
@@ -136,7 +157,11 @@ class Connection(asyncio.BufferedProtocol):
             stop = start + 4 + size
             if stop > end:
                 break
-            answer = handle(context, view[start + 4 : stop])
+            answer: Any = None
+            if context.produce_shape_end:
+                answer = dispatcher.handle_again(context, view, start + 4, stop)
+            if answer is None:
+                answer = dispatcher.handle(context, view[start + 4 : stop])
             start = stop
             if type(answer) is bytes and not self._pending:
                 answers.append(answer)
@@ -151,35 +176,57 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_rest(view, size)
 
     def _keep_rest(self, view: memoryview, frame_size: int) -> None:
-        """Move an incomplete frame to the front of a private buffer, or free the buffer."""
-        start, end = self._start, self._end
-        rest = end - start
+        """Keep an incomplete frame in a private buffer, with room for the rest of it."""
+        start, rest = self._start, self._end - self._start
         private = self._private
+        if private is None:
+            if rest:
+                self._take_private(view[start : self._end], frame_size)
+            else:
+                self._start = self._end = 0
+            return
+        capacity = _capacity_for(frame_size + 4)
         if rest == 0:
             self._start = self._end = 0
-            if private is not None and frame_size < LARGE_FRAME_BYTES:
+            if frame_size < LARGE_FRAME_BYTES:
                 self._drop_private()
+            elif len(private) < capacity:
+                self._replace_private(private, capacity)
             return
-        if private is None:
-            wanted = frame_size + 4 if rest >= 4 else 4
-            capacity = max(rest, min(wanted, max(PRIVATE_BUFFER_STEP, 2 * rest)))
-            self.edge.reserve(capacity)
-            private = self._private = memoryview(bytearray(capacity))
-            private[:rest] = view[start:end]
-        elif start > 0:
-            private[:rest] = bytes(private[start:end])
-        self._start, self._end = 0, rest
-        if rest == len(private):
-            self._grow_private(private)
+        wanted = _bytes_wanted(private, start, rest)
+        if start and frame_size >= LARGE_FRAME_BYTES and len(private) < capacity:
+            # Large frames do come whole on this connection: room for several saves moving them about.
+            self._replace_private(private, capacity)
+        elif start and (start + wanted > len(private) or len(private) - self._end < ROOM_BYTES_MIN):
+            private[:rest] = private[start : self._end]
+            self._start, self._end = 0, rest
+        if wanted > len(private) and rest == len(private):
+            self._grow_private(private, wanted)
 
-    def _grow_private(self, private: memoryview) -> None:
-        """Make room for more of the frame: double, but not past its end."""
-        wanted = INT32.unpack_from(private, 0)[0] + 4 if self._end >= 4 else PRIVATE_BUFFER_STEP
-        capacity = min(max(wanted, self._end + 1), 2 * max(len(private), PRIVATE_BUFFER_STEP))
+    def _replace_private(self, private: memoryview, capacity: int) -> None:
+        """Go on in a larger buffer, with what is not served yet at its front."""
+        rest = self._end - self._start
         self.edge.reserve(capacity - len(private))
-        grown = memoryview(bytearray(capacity))
-        grown[: self._end] = private[: self._end]
-        self._private = grown
+        larger = memoryview(bytearray(capacity))
+        larger[:rest] = private[self._start : self._end]
+        self._private = larger
+        self._start, self._end = 0, rest
+
+    def _take_private(self, beginning: memoryview, frame_size: int) -> None:
+        """Begin a private buffer: small at first, for the rest of the frame may never come."""
+        rest = len(beginning)
+        wanted = frame_size + 4 if rest >= 4 else 4
+        capacity = max(rest, min(_capacity_for(wanted), max(PRIVATE_BUFFER_STEP, 2 * rest)))
+        self.edge.reserve(capacity)
+        self._private = private = memoryview(bytearray(capacity))
+        private[:rest] = beginning
+        self._start, self._end = 0, rest
+        if rest == capacity:
+            self._grow_private(private, max(wanted, rest + 1))
+
+    def _grow_private(self, private: memoryview, wanted: int) -> None:
+        """Make room for more of the frame: double, but not far past its end."""
+        self._replace_private(private, min(_capacity_for(wanted), 2 * max(len(private), PRIVATE_BUFFER_STEP)))
 
     def _drop_private(self) -> None:
         if self._private is not None:

@@ -5,6 +5,7 @@ broker with an event loop of its own beside other work, for tests.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -32,6 +33,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def spare_the_collector() -> None:
+    """Keep what start-up made out of every later garbage collection, and collect less often.
+
+    Requests leave no cycles behind; the default thresholds would look for them every few hundred requests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 def serve(settings: BrokerSettings, *, on_ready: Callable[[ReadyInfo], None]) -> int:
     """Run a broker until it is told to stop; return the exit code."""
 
@@ -47,6 +58,7 @@ def serve(settings: BrokerSettings, *, on_ready: Callable[[ReadyInfo], None]) ->
             loop.add_signal_handler(number, stop)
         node = Node(settings)
         info = await node.start()
+        spare_the_collector()
         on_ready(info)
         await stopping.wait()
         log.info("stopping")

@@ -65,7 +65,13 @@ class NodeUnderTest:
 
     def handle(self, frame: bytes) -> Any:
         """Serve a frame as a connection would and return what came of it."""
-        answer = self.dispatcher.handle(self.context, memoryview(bytearray(frame)))
+        self.broker.turn_ms = self.clock.now_ms()
+        buffer = memoryview(bytearray(frame))
+        answer = None
+        if self.context.produce_shape_end:
+            answer = self.dispatcher.handle_again(self.context, buffer, 0, len(buffer))
+        if answer is None:
+            answer = self.dispatcher.handle(self.context, buffer)
         self.broker.wake_progressed()
         return answer
 

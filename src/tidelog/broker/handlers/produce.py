@@ -15,6 +15,7 @@ Transactional batches need the transactional id in the request, and the word of 
 first batch of a transaction in each partition (see transactional_produce).
 """
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -26,6 +27,7 @@ from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
 from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
+from tidelog.protocol.apis import PRODUCE
 from tidelog.protocol.produce import (
     PartitionProduced,
     ProducedTopic,
@@ -46,6 +48,8 @@ ACKS_NONE = 0
 #: older clients could not read zstd, so batches of theirs may not have it (KIP-110)
 FIRST_ZSTD = 7
 ACKS_VALID = (-1, 0, 1)
+#: api key, api version, correlation id
+SHORT_PREFIX = struct.Struct(">hhi")
 #: the one client that may write to internal topics, as in Kafka
 ADMIN_CLIENT_ID = "__admin_client"
 
@@ -107,9 +111,7 @@ def _handle_transactional(
     """Append what the coordinator of the transactional id permits; its word may come later."""
     if request.transactional_id is None or request.acks not in ACKS_VALID:
         valid = request.acks in ACKS_VALID
-        code = (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if valid else ErrorCode.INVALID_REQUIRED_ACKS
-        )
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if valid else ErrorCode.INVALID_REQUIRED_ACKS
         return encode_response(_refuse_all(request, code), version, correlation_id)
     at_once: list[Results] = []
     later: list[Callable[[Results], None]] = []
@@ -176,18 +178,21 @@ def _append_all(
 
 
 def handle_again(
-    broker: "Broker", context: ConnectionContext, version: int, correlation_id: int, frame: memoryview
+    broker: "Broker", context: ConnectionContext, buffer: memoryview, start: int, stop: int
 ) -> bytes | None:
-    """Serve a request that looks like an earlier one; None if it must go the long way."""
-    end = context.produce_shape_end
-    shape = context.produce_shapes.get(bytes(frame[SHAPE_START:end]))
-    if shape is None or shape.version != version or shape.image_version != broker.metadata.image.version:
+    """Serve the frame from `start` to `stop` if it looks like an earlier one; None: the long way."""
+    end = start + context.produce_shape_end
+    shape = context.produce_shapes.get(bytes(buffer[start + SHAPE_START : end]))
+    if shape is None:
         return None
-    records = records_of(frame, end, version)
+    key, version, correlation_id = SHORT_PREFIX.unpack_from(buffer, start)
+    if key != PRODUCE or version != shape.version or shape.image_version != broker.image_version:
+        return None
+    records = records_of(buffer, end, stop, version)
     partition = shape.partition
     if records is None or partition.flushes or is_transactional(records):
         return None
-    outcome = partition.append_produced(records, broker.clock.now_ms())
+    outcome = partition.append_produced(records, broker.turn_ms)
     if type(outcome) is Refused:
         return None
     base_offset, log_append_time_ms, _ = outcome  # type: ignore[misc]
