@@ -121,10 +121,10 @@ class Compaction:
 
     def _finish(self, partition: Partition, result: CleaningResult | BaseException) -> None:
         called_off = self._cleaning is not partition
-        self._cleaning = None
         if isinstance(result, CleaningResult):
             if not called_off and not self._stopped:
-                self._apply(partition, result)
+                self._swap_in(partition, result)
+                return
         elif isinstance(result, CleaningStopped):
             pass
         elif isinstance(result, OSError | CorruptRecord):
@@ -132,18 +132,52 @@ class Compaction:
             self._uncleanable.add(partition)
         else:
             raise result
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._cleaning = None
         if not self._stopped:
             self._look()
 
-    def _apply(self, partition: Partition, result: CleaningResult) -> None:
+    def _swap_in(self, partition: Partition, result: CleaningResult) -> None:
+        """Put the compacted segments into the log; the sync that this takes runs in a worker thread."""
+        broker = self._broker
         try:
-            files = result.apply(partition.log, self._broker.disk)
+            files = result.begin(partition.log, broker.disk)
         except OSError as fault:
-            log.error("the compacted segments of %s could not be swapped in: %s", partition, fault)
-            self._uncleanable.add(partition)
-            return
+            self._cannot_swap(partition, fault)
+            files = None
         if files is None:
+            self._go_on()
             return
+        replaced = files
+        broker.background.run(
+            lambda: result.sync(broker.disk), lambda fault: self._swapped(partition, result, replaced, fault)
+        )
+
+    def _swapped(
+        self,
+        partition: Partition,
+        result: CleaningResult,
+        files: Sequence[str],
+        fault: BaseException | None,
+    ) -> None:
+        if self._cleaning is partition and not self._stopped:
+            try:
+                if fault is not None:
+                    raise fault
+                partition.log.finish_replacement()
+                self._note(partition, result, files)
+            except OSError as error:
+                # The log works with the segments as they are; the next start gives them their names.
+                self._cannot_swap(partition, error)
+        self._go_on()
+
+    def _cannot_swap(self, partition: Partition, fault: OSError) -> None:
+        log.error("the compacted segments of %s could not be swapped in: %s", partition, fault)
+        self._uncleanable.add(partition)
+
+    def _note(self, partition: Partition, result: CleaningResult, files: Sequence[str]) -> None:
         self._remove_later(files, partition.config.file_delete_delay_ms)
         checkpoint = self._checkpoint_of(partition)
         checkpoint.set(TopicPartition(partition.topic, partition.index), result.first_dirty_offset)

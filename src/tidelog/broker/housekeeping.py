@@ -14,7 +14,7 @@ from tidelog.broker.compaction import Compaction
 from tidelog.broker.partition import Partition
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import INT64_MAX
-from tidelog.storage.retention import remove_deleted_files
+from tidelog.storage.retention import DroppedSegments, remove_deleted_files
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -81,13 +81,15 @@ class Housekeeping:
         arm()
 
     def _tick(self) -> None:
-        """Once a second: write index entries, flush what is old enough."""
+        """Once a second: write index entries, flush what is old enough, and the names of new logs."""
         now_ms = self._broker.clock.now_ms()
         seen_bytes = self._seen_bytes
         for partition in self._broker.partitions.values():
             config = partition.config
             if config.flush_ms != INT64_MAX and now_ms - partition.unflushed_since_ms >= config.flush_ms:
                 self._broker.flusher.request(partition)
+            elif not partition.log.has_durable_name:
+                self._broker.flusher.request_closed(partition)
             if seen_bytes.get(partition, 0) != partition.appended_bytes:
                 seen_bytes[partition] = partition.appended_bytes
                 self._unwritten_indexes[partition] = None
@@ -110,16 +112,28 @@ class Housekeeping:
             for line in plan.explain():
                 log.info("%s: deleting segment %s", partition, line)
             try:
-                files = partition.log.delete_segments(plan, now_ms)
+                dropped = partition.log.delete_segments(plan, now_ms)
             except OSError as fault:
                 log.warning("retention of %s failed: %s", partition, fault)
                 continue
-            self.remove_later(files, partition.config.file_delete_delay_ms)
+            self.remove_later(dropped, partition.config.file_delete_delay_ms)
 
-    def remove_later(self, files: Sequence[str], delay_ms: int) -> None:
-        """Remove files that left a log, after `file.delete.delay.ms`."""
-        if files:
-            self._later(delay_ms, lambda: remove_deleted_files(self._broker.disk, files))
+    def remove_later(self, files: Sequence[str] | DroppedSegments, delay_ms: int) -> None:
+        """Remove files that left a log, after `file.delete.delay.ms`; dropped segments are renamed first."""
+        if not files:
+            return
+        if isinstance(files, DroppedSegments):
+
+            def renamed(result: list[str] | BaseException) -> None:
+                if isinstance(result, BaseException):
+                    _report_removal(result)
+                elif not self._stopped:
+                    self.remove_later(result, delay_ms)
+
+            self._broker.background.run(files.run, renamed)
+        else:
+            paths = files
+            self._later(delay_ms, lambda: remove_deleted_files(self._broker.disk, paths))
 
     def delete_log(self, partition: Partition) -> None:
         """Take the log of a deleted partition out of use and remove its folder a little later."""
@@ -164,7 +178,7 @@ class Housekeeping:
         that comes after that costs nearly nothing.
         """
         for partition in self._broker.partitions.values():
-            if partition.log.active.base_offset > partition.log.recovery_point:
+            if partition.log.active.base_offset > partition.log.recovery_checkpoint:
                 self._broker.flusher.request_closed(partition)
         self.checkpoint()
 

@@ -5,8 +5,9 @@ Three steps, so that appends and reads go on meanwhile:
 1. `plan_cleaning` (event loop) decides whether a log is worth cleaning and which closed segments may be.
 2. `CleaningPlan.run` (worker thread) reads those segments, writes their replacements as `.cleaned` files,
    syncs them and renames them to `.swap`. It touches nothing that the log uses.
-3. `CleaningResult.apply` (event loop) swaps the replacements in, or drops them if the log has changed so that
-   they no longer fit (retention or truncation took their segments).
+3. `CleaningResult.begin` (event loop) swaps the replacements in, or drops them if the log has changed so that
+   they no longer fit (retention or truncation took their segments); `sync` (worker thread) makes that
+   durable; `PartitionLog.finish_replacement` (event loop) gives the replacements their final names.
 
 The log has a clean part, cleaned before, and behind it a dirty part. A round maps every key of the dirty part
 to its last offset (`OffsetMap`, bounded memory: a map that is full ends the round early) and then copies all
@@ -229,6 +230,18 @@ class CleaningResult:
     statistics: CleaningStatistics
 
     def apply(self, log: PartitionLog, disk: Disk) -> list[str] | None:
+        """`begin`, `sync` and the end, all at once; for those who may wait for the disk."""
+        paths = self.begin(log, disk)
+        if paths is not None:
+            self.sync(disk)
+            log.finish_replacement()
+        return paths
+
+    def sync(self, disk: Disk) -> None:
+        """Make durable that the old segments are out of the way; for a worker thread, after `begin`."""
+        disk.sync_directory(self.plan.directory)
+
+    def begin(self, log: PartitionLog, disk: Disk) -> list[str] | None:
         """Swap the replacements in; return the files to remove after `file.delete.delay.ms`.
 
         None if the log no longer has the segments that were cleaned: then the replacements are dropped, and
@@ -239,10 +252,9 @@ class CleaningResult:
         if log.segments[first : first + len(cleaned)] != cleaned or log.active in cleaned:
             _discard(disk, self.plan.directory, [replacement.new for replacement in self.replacements])
             return None
-        paths: list[str] = []
-        for replacement in self.replacements:
-            paths += log.replace_segments(list(replacement.old), [replacement.new])
-        return paths
+        return log.begin_replacement(
+            [(replacement.old, replacement.new) for replacement in self.replacements]
+        )
 
 
 class CleanerCheckpoint:

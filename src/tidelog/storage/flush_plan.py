@@ -3,12 +3,18 @@
 The plan is made on the event loop, which collects open files without waiting; `run` syncs them, in a worker
 thread; the log then takes note on the loop (`PartitionLog.flushed`). Files that grow meanwhile only get
 more durable, and a segment that is deleted meanwhile stays open here until the plan is dropped.
+
+Segments that retention took out of the log are synced as well, as long as a power cut might bring them back
+(see `retention.DroppedSegments`). They are named by path, because they may be renamed at any time: one that
+is not found was renamed, and syncing the directory makes that durable.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.leader_epochs import LeaderEpochs
+from tidelog.storage.segment import Segment
 from tidelog.storage.transaction_index import TransactionIndex
 
 
@@ -19,6 +25,9 @@ class FlushPlan:
     disk: Disk
     end_offset: int
     files: tuple[File, ...]
+    dropped_paths: Sequence[str]
+    # Closed segments whose index files are among the files.
+    indexed: tuple[Segment, ...]
     transaction_indexes: tuple[TransactionIndex, ...]
     leader_epochs: LeaderEpochs
     directories: tuple[str, ...]
@@ -30,8 +39,20 @@ class FlushPlan:
         """Sync everything; for a worker thread. An `OSError` means that nothing may be taken as durable."""
         for file in self.files:
             file.sync()
+        for path in self.dropped_paths:
+            self._sync_if_there(path)
         for transaction_index in self.transaction_indexes:
             transaction_index.sync()
         for directory in self.directories:
             self.disk.sync_directory(directory)
         self.leader_epochs.flush()
+
+    def _sync_if_there(self, path: str) -> None:
+        try:
+            file = self.disk.open(path, create=False)
+        except FileNotFoundError:
+            return
+        try:
+            file.sync()
+        finally:
+            file.close()

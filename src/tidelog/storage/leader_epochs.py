@@ -84,13 +84,25 @@ class LeaderEpochs:
         self._change((*self._rows_before(row), row))
         return True
 
-    def replay(self, epoch: int, base_offset: int) -> bool:
+    def replay(self, epoch: int, base_offset: int, last_offset: int) -> bool:
         """Note a stored batch that recovery reads; return whether that was news.
 
         Entries that agree with the batch stay as they are: after compaction they know better than the
-        batches where an epoch began. Entries that do not are from before a crash or a cut, and go.
+        batches where an epoch began. Entries that do not (another epoch at its start, or one that begins
+        inside of it) are from before a crash or a cut, and go.
         """
-        return self.epoch_at(base_offset) != epoch and self.assign(epoch, base_offset)
+        if epoch == NO_EPOCH:
+            return False
+        rows = self._rows
+        at = bisect_right(rows, base_offset, key=_start_offset_of)
+        if at and rows[at - 1].epoch == epoch and (at == len(rows) or rows[at].start_offset > last_offset):
+            return False
+        before = [row for row in rows[:at] if row.epoch <= epoch]
+        if not before or before[-1].epoch < epoch:
+            before.append(EpochEntry(epoch, base_offset))
+        after = [row for row in rows[at:] if row.epoch > epoch and row.start_offset > last_offset]
+        self._change((*before, *after))
+        return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest known epoch up to `epoch` and the offset where it ended.

@@ -337,17 +337,17 @@ class LogDirectories:
             files.append(
                 (
                     f"{path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}",
-                    {topic_partition: log.recovery_point for topic_partition, log in logs.items()},
+                    {topic_partition: log.recovery_checkpoint for topic_partition, log in logs.items()},
                 )
             )
-            # A log that starts where its first segment does needs no note: the segment tells.
+            # A log that starts where its oldest file does needs no note: the file tells.
             files.append(
                 (
                     f"{path}/{checkpoints.LOG_START_OFFSET_CHECKPOINT}",
                     {
                         topic_partition: log.log_start_offset
                         for topic_partition, log in logs.items()
-                        if log.log_start_offset > log.segments[0].base_offset
+                        if log.log_start_offset > log.first_stored_offset
                     },
                 )
             )

@@ -1,11 +1,14 @@
 """One partition's log on disk: an ordered list of segments, the last of which is appended to.
 
 Everything here runs on the event loop, to completion; nothing is awaited and nothing is locked. What would
-wait for the disk is split: a plan is made here and run in a worker thread (`flush_plan`), or files are
-renamed here and removed later (`delete_segments`). Trouble with the disk is an `OSError`.
+wait for the disk is split: a plan is made here and run in a worker thread (`flush_plan`), segments leave the
+log here and the disk later (`delete_segments`), and compacted ones come in two steps (`begin_replacement`).
+Trouble with the disk is an `OSError`.
 
-The bounds of a log: `log_start_offset` ≤ `recovery_point` … `log_end_offset`. Batches before the log start
-offset are gone for readers even while their segment exists; batches before the recovery point were synced.
+The bounds of a log: `log_start_offset` ≤ `log_end_offset`. Batches before the log start offset are gone for
+readers even while their segment exists; batches before the recovery point were synced, which Kafka also says
+of those that were merely deleted. What goes into the checkpoint is `recovery_checkpoint`: a closed segment
+counts as flushed when its indexes are, too.
 The high watermark belongs to the partition that owns the log, and is given where it is needed.
 
 Reading returns ranges of a segment's file, always whole batches: the batch that holds the wanted offset and
@@ -14,6 +17,7 @@ makes the exact boundary cheap, and it is also where the same reader will go on.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 from zlib import crc32
@@ -32,13 +36,11 @@ from tidelog.storage.producer_state import (
     ProducerState,
     list_snapshots,
     remove_snapshots,
-    remove_snapshots_before,
     snapshot_path,
 )
 from tidelog.storage.recovery import Recovery
-from tidelog.storage.retention import RetentionPlan, plan_retention
+from tidelog.storage.retention import DroppedSegments, RetentionPlan, plan_retention
 from tidelog.storage.segment import (
-    CLEANED,
     DELETED,
     OFFSET_INDEX,
     SEGMENT_BYTES_MAX,
@@ -76,10 +78,13 @@ class PartitionLog:
         "_roll_after_now_ms",
         "_roll_after_timestamp_ms",
         "_segment_bytes",
+        "_swapping",
         "_truncation_count",
+        "_unsynced_indexes",
         "active",
         "config",
         "directory",
+        "dropped",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -118,6 +123,11 @@ class PartitionLog:
         self._names_version = 1
         self._names_synced = 0
         self._truncation_count = 0
+        # Closed segments, oldest first, whose index files were written but not synced.
+        self._unsynced_indexes: list[Segment] = []
+        # Compacted segments that have taken their place in the log, but not yet their names.
+        self._swapping: list[Segment] = []
+        self.dropped = DroppedSegments(disk, directory)
         # Offset → (segment, position) of the first batch at or after it: where readers are expected to go on.
         self._places: dict[int, tuple[Segment, int]] = {}
 
@@ -160,6 +170,7 @@ class PartitionLog:
         log.recovery_point = recovered.recovery_point
         log.truncated_bytes = recovered.truncated_bytes
         log._set_segments(recovered.segments)
+        log._unsynced_indexes = recovered.segments[recovered.first_recovered : -1]
         if clean_shutdown and not is_new:
             log._names_synced = log._names_version
         return log
@@ -189,6 +200,25 @@ class PartitionLog:
     def unflushed_messages(self) -> int:
         """How many offsets are not yet known to be durable, for `flush.messages`."""
         return self.log_end_offset - self.recovery_point
+
+    @property
+    def recovery_checkpoint(self) -> int:
+        """The offset from whose segment on the next start after a crash has to read, for the checkpoint."""
+        if self._unsynced_indexes:
+            return min(self.recovery_point, self._unsynced_indexes[0].base_offset)
+        return self.recovery_point
+
+    @property
+    def has_durable_name(self) -> bool:
+        """Whether the names of the folder and of its first segment were synced. If not, the first roll waits
+        for the disk to do so, unless somebody flushes before."""
+        return self._names_synced > 0
+
+    @property
+    def first_stored_offset(self) -> int:
+        """Where the oldest segment starts that the next start might find."""
+        dropped_offset = self.dropped.first_offset
+        return self.segments[0].base_offset if dropped_offset is None else dropped_offset
 
     def _set_segments(self, segments: list[Segment]) -> None:
         self.segments = segments
@@ -242,7 +272,9 @@ class PartitionLog:
                 or segment.index_full
             )
         ):
-            segment = self.roll(now_ms, base_offset)
+            # Where the log ends, so that segments adjoin even if offsets are missing before this batch.
+            adjoins = last_offset - self.log_end_offset <= RELATIVE_OFFSET_MAX
+            segment = self.roll(now_ms, self.log_end_offset if adjoins else base_offset)
             position = 0
         segment.append(view, last_offset, max_timestamp_ms, now_ms)
         self.log_end_offset = last_offset + 1
@@ -276,17 +308,28 @@ class PartitionLog:
             base_offset = self.log_end_offset
         if old.base_offset == base_offset:
             return old
+        if not self._names_synced:
+            # Of the names of several segments a power cut may keep any; one it keeps for sure must be the
+            # first, or recovery could not tell what was lost before the others from what retention took.
+            self._sync_names()
         old.write_indexes(final=True)
         self.producers.write_snapshot(self._disk, self.directory, base_offset)
         new = Segment.create(self._disk, self._open_files, self.directory, base_offset, self.config, now_ms)
         old.seal()
         self._closed_bytes += old.size_bytes
+        self._unsynced_indexes.append(old)
         self.segments.append(new)
         self._base_offsets.append(base_offset)
         self.active = new
         self._names_version += 1
         self._set_limits()
         return new
+
+    def _sync_names(self) -> None:
+        """Make the folder and the names in it durable, waiting for the disk."""
+        self._disk.sync_directory(self.directory)
+        self._disk.sync_directory(self.directory.rpartition("/")[0] or ".")
+        self._names_synced = self._names_version
 
     # Reading
 
@@ -414,23 +457,32 @@ class PartitionLog:
     def flush_plan(self, *, closed_only: bool = False) -> FlushPlan | None:
         """What to sync so that the log, or all of it but its active segment, is durable; None if it is."""
         end_offset = self.active.base_offset if closed_only else self.log_end_offset
-        if self.recovery_point >= end_offset and (closed_only or self._names_synced == self._names_version):
+        indexed = tuple(self._unsynced_indexes)
+        if (
+            self.recovery_point >= end_offset
+            and not indexed
+            and (self.has_durable_name if closed_only else self._names_synced == self._names_version)
+        ):
             return None
         first = max(0, bisect_right(self._base_offsets, self.recovery_point) - 1)
         segments = self.segments[first:-1] if closed_only else self.segments[first:]
         files = [segment.file for segment in segments]
-        for segment in self.segments[first:-1]:
+        for segment in indexed:
+            if segment.base_offset < self.segments[0].base_offset:
+                continue  # dropped since
             files.extend(
                 self._disk.open(segment.path(kind), create=True) for kind in (OFFSET_INDEX, TIME_INDEX)
             )
         directories: tuple[str, ...] = ()
-        if self._names_synced != self._names_version:
+        if self._names_synced != self._names_version or self.dropped:
             parent = self.directory.rpartition("/")[0] or "."
             directories = (self.directory, parent) if not self._names_synced else (self.directory,)
         return FlushPlan(
             disk=self._disk,
             end_offset=end_offset,
             files=tuple(files),
+            dropped_paths=self.dropped.paths(),
+            indexed=indexed,
             transaction_indexes=tuple(segment.transaction_index for segment in segments),
             leader_epochs=self.leader_epochs,
             directories=directories,
@@ -441,6 +493,7 @@ class PartitionLog:
     def flushed(self, plan: FlushPlan) -> None:
         """Take note that a plan of this log has run."""
         self._names_synced = max(self._names_synced, plan.names_version)
+        self._unsynced_indexes = [each for each in self._unsynced_indexes if each not in plan.indexed]
         if plan.truncation_count == self._truncation_count:
             self.recovery_point = max(self.recovery_point, plan.end_offset)
 
@@ -460,6 +513,8 @@ class PartitionLog:
     def close(self, clean: bool = True) -> None:
         """Stop using the log. Cleanly: everything is durable, and the next start need not recover."""
         if clean:
+            self._finish_swap_now()
+            self.dropped.run()
             self._write_end()
             self.flush()
         for segment in self.segments:
@@ -488,8 +543,8 @@ class PartitionLog:
             now_ms=now_ms,
         )
 
-    def delete_segments(self, plan: RetentionPlan, now_ms: int) -> list[str]:
-        """Take the plan's segments out of the log; return the files to remove after `file.delete.delay.ms`.
+    def delete_segments(self, plan: RetentionPlan, now_ms: int) -> DroppedSegments:
+        """Take the plan's segments out of the log; the result is to be run, off the event loop.
 
         Segments that went another way since the plan was made are passed over.
         """
@@ -503,43 +558,38 @@ class PartitionLog:
             count = min(count, len(self.segments) - 1)
         return self._drop_oldest(count)
 
-    def advance_log_start(self, offset: int) -> list[str]:
-        """Hide everything before `offset`; return the files of segments that are not needed any more.
+    def advance_log_start(self, offset: int) -> DroppedSegments:
+        """Hide everything before `offset`; segments that are not needed any more leave the log.
 
-        The caller has checked that the offset is not above the high watermark.
+        The result is to be run, off the event loop. The caller has checked that the offset is not above the
+        high watermark.
         """
         assert offset <= self.log_end_offset, f"{self!r} has no offset {offset}"
         if offset <= self.log_start_offset:
-            return []
+            return self.dropped
         self._move_log_start(offset)
         return self._drop_oldest(max(0, bisect_right(self._base_offsets, offset) - 1))
 
     def _move_log_start(self, offset: int) -> None:
         self.log_start_offset = offset
-        self.recovery_point = max(self.recovery_point, offset)
         self.leader_epochs.truncate_from_start(offset)
         self.producers.advance_log_start(offset)
 
-    def _drop_oldest(self, count: int) -> list[str]:
+    def _drop_oldest(self, count: int) -> DroppedSegments:
+        # One that has not got its final name yet has to stay until the next check.
+        named = next((n for n, each in enumerate(self.segments) if each.suffix), count)
+        count = min(count, named)
         if not count:
-            return []
+            return self.dropped
         dropped, kept = self.segments[:count], self.segments[count:]
         first_offset = kept[0].base_offset
         if first_offset > self.log_start_offset:
             self._move_log_start(first_offset)
-        # Out of the log before their names change: a reader must not find them by the old name.
         self._set_segments(kept)
-        remove_snapshots_before(self._disk, self.directory, first_offset)
-        return self._mark_deleted(dropped)
-
-    @staticmethod
-    def _mark_deleted(segments: list[Segment]) -> list[str]:
-        paths: list[str] = []
-        for segment in segments:
-            segment.rename(DELETED)
-            paths.extend(segment.files())
+        for segment in dropped:
             segment.let_go()
-        return paths
+        self.dropped.add(dropped, first_offset)
+        return self.dropped
 
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one: the leader's log differs from there."""
@@ -548,6 +598,7 @@ class PartitionLog:
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
+        self._finish_swap_now()
         self._truncation_count += 1
         keep = max(1, bisect_right(self._base_offsets, offset))
         removed = self.segments[keep:]
@@ -557,6 +608,7 @@ class PartitionLog:
         self._set_segments(kept)
         for segment in reversed(removed):
             segment.remove()
+        self._unsynced_indexes = [each for each in self._unsynced_indexes if each in kept]
         self._names_version += bool(removed)
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
@@ -573,12 +625,16 @@ class PartitionLog:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything and begin an empty log at `offset`."""
+        self._finish_swap_now()
+        # The new segment may have the name of one that is on its way out.
+        self.dropped.run()
         self._truncation_count += 1
         config, now_ms = self.config, self.active.last_appended_ms
         for segment in reversed(self.segments):
             segment.remove()
         new = Segment.create(self._disk, self._open_files, self.directory, offset, config, now_ms)
         self._set_segments([new])
+        self._unsynced_indexes = []
         self._names_version += 1
         self.log_start_offset = self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
@@ -586,27 +642,48 @@ class PartitionLog:
         self.producers.clear()
         remove_snapshots(self._disk, self.directory, list_snapshots(self._disk, self.directory))
 
-    def replace_segments(self, old: list[Segment], new: list[Segment]) -> list[str]:
+    def begin_replacement(self, replacements: Sequence[tuple[Sequence[Segment], Segment]]) -> list[str]:
         """Put compacted segments in the place of closed ones; return the files to remove later.
 
-        `new` are complete, written and synced, with the suffix `.cleaned`, or `.swap` if a worker thread
-        has taken that step already with `mark_for_swap`. A crash at any point leaves the old segments or
-        the new (see recovery). The directory is synced in between, because the renames must not reach the
-        disk in another order.
+        The new ones are complete and synced, and their names, ending with `.swap`, are durable
+        (`mark_for_swap`). From here on the log reads them, but the old names must be gone for sure before
+        they get them: the directory is to be synced, off the event loop, before `finish_replacement`. A crash
+        at any point leaves the old segments or the new (see recovery).
         """
-        first = self.segments.index(old[0])
-        assert self.segments[first : first + len(old)] == old and self.active not in old, (
-            "not closed segments"
-        )
-        if any(segment.suffix == CLEANED for segment in new):
-            mark_for_swap(self._disk, self.directory, new)
-        self._set_segments([*self.segments[:first], *new, *self.segments[first + len(old) :]])
-        paths = self._mark_deleted(old)
-        self._disk.sync_directory(self.directory)
-        for segment in new:
-            segment.rename("")
+        assert not self._swapping, f"{self!r} has not finished the replacement before"
+        segments = list(self.segments)
+        for old, new in replacements:
+            assert new.suffix == SWAP, f"{new!r} is not ready"
+            first = segments.index(old[0])
+            assert segments[first : first + len(old)] == list(old) and self.active not in old, (
+                "not closed segments"
+            )
+            segments[first : first + len(old)] = [new]
+        # Out of the log before their names change: a reader must not find them by the old name.
+        self._set_segments(segments)
+        self._swapping = [new for _, new in replacements]
+        replaced = [segment for old, _ in replacements for segment in old]
+        self._unsynced_indexes = [each for each in self._unsynced_indexes if each not in replaced]
+        paths: list[str] = []
+        for segment in replaced:
+            segment.rename(DELETED)
+            paths.extend(segment.files())
+            segment.let_go()
         self._names_version += 1
         return paths
+
+    def finish_replacement(self) -> None:
+        """Give compacted segments their names: the directory was synced since `begin_replacement`."""
+        swapping, self._swapping = self._swapping, []
+        for segment in swapping:
+            segment.rename("")
+        self._names_version += bool(swapping)
+
+    def _finish_swap_now(self) -> None:
+        """The same, waiting for the disk."""
+        if self._swapping:
+            self._disk.sync_directory(self.directory)
+            self.finish_replacement()
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic_partition} {self.log_start_offset}…{self.log_end_offset}>"

@@ -55,7 +55,7 @@ def read_topic_id(disk: Disk, directory: str) -> UUID | None:
         content = file.read(0, min(file.size_bytes, 1024))
     finally:
         file.close()
-    if not content.endswith(b"\n") or b"\0" in content:
+    if content.count(b"\n") < 2 or not content.endswith(b"\n") or b"\0" in content:
         return None
     try:
         lines = dict(line.split(": ", 1) for line in content.decode().splitlines() if line)

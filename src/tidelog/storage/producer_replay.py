@@ -29,7 +29,9 @@ def note_marker(
     index_aborted: bool = True,
 ) -> None:
     """Apply a control batch: the end of a transaction, with an index entry if it was aborted."""
-    record = next(iterate_records(batch, header))
+    record = next(iterate_records(batch, header), None)
+    if record is None:
+        return  # emptied by Kafka's cleaner: nothing of the transaction is left
     kind = control_type(record)
     if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
         return
@@ -78,7 +80,8 @@ def replay_batch(
 def replay_producers(
     producers: ProducerState, segments: list[Segment], from_offset: int, to_offset: int
 ) -> None:
-    """Apply the batches from `from_offset` up to `to_offset`; transaction indexes are left alone."""
+    """Apply the batches from the one that holds `from_offset` up to `to_offset`; transaction indexes are left
+    alone."""
     for index, segment in enumerate(segments):
         if segment.base_offset >= to_offset:
             return
@@ -87,5 +90,5 @@ def replay_producers(
         for place in segment.batches(segment.offset_index.position_for(from_offset)):
             if place.header.base_offset >= to_offset:
                 return
-            if place.header.base_offset >= from_offset:
+            if place.header.last_offset >= from_offset:
                 replay_batch(producers, segment, place)

@@ -5,17 +5,27 @@
    files their final names. So `.cleaned` files are unfinished and go; a `.swap` at or behind a `.cleaned`
    is part of an unfinished set and goes too; any other `.swap` wins over the segments it covers. `.deleted`
    files go.
-2. Remove index files without a log.
+2. Remove index files without a log, and segments that lie wholly before the log start offset.
 3. After an unclean stop, read every batch from the recovery point's segment on: size, magic, checksum,
-   ascending offsets. At the first that fails, cut the segment there and remove the segments behind it.
-   Rebuild indexes, transaction index and leader epochs from the batches read. What lies before the recovery
-   point was flushed.
+   ascending offsets. At the first that fails, cut the segment there. Remove the segments behind the first
+   one that does not start where the one before it ends. Rebuild indexes, transaction index and leader epochs
+   from the batches read. What lies before the recovery point was flushed.
 4. Other segments, and all after a clean stop: look at the ends of their index files, and rebuild them if
    missing or impossible. The last segment is read from its last index entry on; if that fails it is
-   recovered as in 3.
+   recovered as in 3. Damage in a segment before it that was flushed is for a person to decide about
+   (`SegmentCorrupt`).
 5. Restore the producer state from the newest snapshot and the batches behind it.
 
-Running it twice gives the same log. It works in any thread, before the log is in use.
+Holes. A power cut may keep a later file and lose an earlier one, so behind the recovery point a segment must
+start where the last one ended, or nothing can be said about what lies between. Segments of this broker always
+adjoin, also after compaction, which keeps the header of the last batch of a segment, and after retention,
+which takes them from the disk oldest first. (One exception: a follower whose leader sends it a batch more
+than 2³¹ offsets behind its end. What recovery then drops it gets again.) The cleaner of Kafka does leave
+gaps. Before the recovery point they are accepted; a folder from Kafka therefore has to come from a clean
+stop, after which its recovery point is its end.
+
+What recovery cut and removed is durable before anything is appended. Running it twice gives the same log, and
+so does running it again after a power cut in the middle. It works in any thread, before the log is in use.
 """
 
 import logging
@@ -66,6 +76,8 @@ class RecoveredLog(NamedTuple):
     log_end_offset: int
     recovery_point: int
     truncated_bytes: int
+    # The number of the first segment whose batches were all read, and whose indexes are not synced.
+    first_recovered: int
 
 
 class SegmentFileName(NamedTuple):
@@ -108,12 +120,14 @@ class Recovery:
         self._leader_epochs = leader_epochs
         self._now_ms = now_ms
         self._truncated_bytes = 0
+        self._removed_names = False
 
     def run(self, *, clean_shutdown: bool, recovery_point: int, log_start_offset: int) -> RecoveredLog:
         self._finish_swaps()
         segments = self._load_segments()
         if segments:
             log_start_offset = max(log_start_offset, segments[0].base_offset)
+            self._remove_hidden(segments, log_start_offset)
         if clean_shutdown:
             unflushed_from = len(segments)
         else:
@@ -125,6 +139,9 @@ class Recovery:
             log_end_offset = self._open_clean(segments, log_start_offset)
         if not segments or log_end_offset < log_start_offset:
             log_end_offset = self._start_anew(segments, log_start_offset)
+            unflushed_from = len(segments)
+        if self._removed_names:
+            self._disk.sync_directory(self._directory)
         segments[-1].reopen()
         self._settle_leader_epochs(segments, log_start_offset, log_end_offset)
         self._remove_stray_snapshots(segments)
@@ -136,6 +153,7 @@ class Recovery:
             if clean_shutdown and not self._truncated_bytes
             else min(recovery_point, log_end_offset),
             self._truncated_bytes,
+            unflushed_from,
         )
 
     # Files
@@ -150,11 +168,20 @@ class Recovery:
     def _remove(self, name: str, why: str) -> None:
         logger.info("%s: removing %s: %s", self._directory, name, why)
         self._disk.remove(self._path(name))
+        self._removed_names = True
+
+    def _remove_segment(self, segment: Segment, why: str) -> None:
+        logger.warning("%r: removing it: %s", segment, why)
+        segment.remove()
+        self._removed_names = True
 
     def _finish_swaps(self) -> None:
         files = self._segment_files()
         if all(file.suffix == "" for file in files.values()):
             return
+        # What a killed process has renamed is there, but may not be durable: it has to be before some of it
+        # goes, or a power cut could bring back one segment and not the next.
+        self._disk.sync_directory(self._directory)
         cleaned_from = min(
             (file.base_offset for file in files.values() if file.suffix == CLEANED), default=None
         )
@@ -177,10 +204,10 @@ class Recovery:
             self._remove(name, "it has no log to take the place of another")
             del swaps[name]
         if swap_logs:
-            start = min(file.base_offset for file in swap_logs)
-            end = max(self._swap_end(file) for file in swap_logs)
+            # Each by itself: one between them may have its final name already.
+            covered = [(file.base_offset, self._swap_end(file)) for file in swap_logs]
             for name, file in files.items():
-                if file.suffix == "" and start <= file.base_offset < end:
+                if file.suffix == "" and any(start <= file.base_offset < end for start, end in covered):
                     self._remove(name, "a compacted segment takes its place")
             self._disk.sync_directory(self._directory)
         # The log goes last, so that a crash in between comes back to here.
@@ -210,6 +237,11 @@ class Recovery:
             for base_offset in base_offsets
         ]
 
+    def _remove_hidden(self, segments: list[Segment], log_start_offset: int) -> None:
+        """Remove segments that lie wholly before the start of the log: retention was about to."""
+        while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
+            self._remove_segment(segments.pop(0), f"the log starts at {log_start_offset}")
+
     # Segments
 
     def _check_indexes(self, segments: list[Segment], end: int) -> None:
@@ -219,7 +251,7 @@ class Recovery:
             if fault is not None:
                 if segment.size_bytes:
                     logger.warning("%r: rebuilding the indexes: %s", segment, fault)
-                self._recover_segment(segment, replay=False)
+                self._recover_segment(segment, may_cut=segment is segments[-1])
 
     def _open_clean(self, segments: list[Segment], log_start_offset: int) -> int:
         """Find the end of the log by reading on from the last index entry, then restore the producers."""
@@ -230,7 +262,7 @@ class Recovery:
             log_end_offset = last.next_offset()
         except SegmentCorrupt as error:
             logger.warning("%r: recovering it although the stop was clean: %s", last, error)
-            log_end_offset = self._recover_segment(last, replay=False)
+            log_end_offset = self._recover_segment(last)
         self._load_producers(segments, log_start_offset, log_end_offset)
         return log_end_offset
 
@@ -247,59 +279,61 @@ class Recovery:
         for index in range(first, len(segments)):
             segment = segments[index]
             if index > first:
+                if segment.base_offset != log_end_offset:
+                    for later in segments[index:]:
+                        self._truncated_bytes += later.size_bytes
+                        self._remove_segment(later, f"the log before it ends at {log_end_offset}")
+                    del segments[index:]
+                    # Durably, before one in front of them goes: no power cut must make them the first.
+                    self._disk.sync_directory(self._directory)
+                    break
                 self._producers.write_snapshot(self._disk, self._directory, segment.base_offset)
-            size_bytes = segment.size_bytes
-            log_end_offset = self._recover_segment(segment, replay=True)
-            if segment.size_bytes < size_bytes:
-                for later in segments[index + 1 :]:
-                    logger.warning("%r: removing it, %r before it was cut", later, segment)
-                    later.remove()
-                del segments[index + 1 :]
-                break
+            log_end_offset = self._recover_segment(segment, replay_from=log_start_offset)
         stale = [offset for offset in list_snapshots(self._disk, self._directory) if offset > log_end_offset]
         remove_snapshots(self._disk, self._directory, stale)
         return log_end_offset
 
-    def _recover_segment(self, segment: Segment, *, replay: bool) -> int:
+    def _recover_segment(
+        self, segment: Segment, *, replay_from: int | None = None, may_cut: bool = True
+    ) -> int:
         """Check the batches of one segment, cut it at the first bad one and rebuild its indexes.
 
-        Returns the offset after the last good batch. With `replay` the batches also go through producer
-        state, transaction index and leader epochs.
+        Returns the offset after the last good batch. Given `replay_from`, the batches also go through leader
+        epochs and, unless they lie before that offset, through producer state and transaction index. Unless
+        it `may_cut`, a bad batch is a `SegmentCorrupt`.
         """
         segment.start_indexes()
-        if replay:
+        if replay_from is not None:
             segment.transaction_index.reset()
         leader_epochs = self._leader_epochs
-        latest_epoch = leader_epochs.latest
         end = 0
         next_offset = segment.base_offset
         file = segment.file
         for place in checked_batches(file, segment.size_bytes, segment.base_offset):
             segment.index_batch(place)
             header = place.header
-            if replay:
-                if header.partition_leader_epoch > latest_epoch:
-                    latest_epoch = header.partition_leader_epoch
-                    leader_epochs.assign(latest_epoch, header.base_offset)
-                if header.producer_id >= 0:
+            if replay_from is not None:
+                leader_epochs.replay(header.partition_leader_epoch, header.base_offset, header.last_offset)
+                if header.producer_id >= 0 and header.last_offset >= replay_from:
                     replay_batch(self._producers, segment, place, index_aborted=True)
             end = place.position + header.size_bytes
             next_offset = header.next_offset
         if end < segment.size_bytes:
+            if not may_cut:
+                raise SegmentCorrupt(f"{segment.path(LOG)}: no whole batch at position {end}")
             lost_bytes = segment.size_bytes - end
             logger.warning("%r: cutting %d bytes that are no whole batch at its end", segment, lost_bytes)
             self._truncated_bytes += lost_bytes
             segment.cut(end)
         # Without replay the segment lies before the recovery point: no flush will come back to it.
-        segment.write_indexes(final=True, sync=not replay)
+        segment.write_indexes(final=True, sync=replay_from is None)
         segment.drop_unused_indexes()
         return next_offset
 
     def _start_anew(self, segments: list[Segment], log_start_offset: int) -> int:
         """Begin an empty log at its start offset, dropping batches that all lie before it."""
         for segment in segments:
-            logger.warning("%r: removing it, the log starts at %d", segment, log_start_offset)
-            segment.remove()
+            self._remove_segment(segment, f"the log starts at {log_start_offset}")
         self._producers.clear()
         remove_snapshots(self._disk, self._directory, list_snapshots(self._disk, self._directory))
         segments[:] = [
@@ -324,8 +358,7 @@ class Recovery:
             logger.warning("%s: rebuilding the leader epochs from all batches", self._directory)
             for segment in segments:
                 for _, header in segment.batches(block_bytes=BLOCK_BYTES):
-                    if header.partition_leader_epoch > epochs.latest:
-                        epochs.assign(header.partition_leader_epoch, header.base_offset)
+                    epochs.replay(header.partition_leader_epoch, header.base_offset, header.last_offset)
         epochs.truncate_from_end(log_end_offset)
         epochs.truncate_from_start(log_start_offset)
 

@@ -131,7 +131,7 @@ class Segment:
         self._offset_index_written = 0
         self._time_index_written = 0
         self._index_used = False
-        # The size up to which the index files, with their final entry, describe the log.
+        # The size up to which the index files, with their final entry, durably describe the log.
         self._indexed_bytes = -1
         self._indexes_rebuilt = False
         self.configure(config)
@@ -439,7 +439,7 @@ class Segment:
 
     @property
     def has_unwritten_indexes(self) -> bool:
-        """Whether a segment open for appending has batches that its index files do not know of."""
+        """Whether a segment open for appending has batches that its index files may not know of."""
         return self.size_bytes > 0 and self.size_bytes != self._indexed_bytes
 
     def write_indexes(self, *, final: bool = False, sync: bool = False) -> None:
@@ -461,7 +461,7 @@ class Segment:
             entry_size = time_index.ENTRY_SIZE
             self._write_index(TIME_INDEX, times, self._time_index_written, entry_size, sync)
             self._time_index_written = len(times)
-        if final:
+        if final and sync:
             self._indexed_bytes = self.size_bytes
 
     def _write_index(
@@ -573,11 +573,13 @@ class Segment:
     # Cutting
 
     def cut(self, size: int) -> None:
-        """Cut a closed segment's log to `size` bytes; the caller sees to the indexes."""
+        """Cut a closed segment's log to `size` bytes, durably; the caller sees to the indexes."""
         path = self.path(LOG)
         self._open_files.forget(path)
         file = self._disk.open(path, create=False)
         file.truncate(size)
+        # What is cut off must not come back behind, or among, the batches that take its place.
+        file.sync()
         self.size_bytes = size
 
     def truncate_to(self, offset: int) -> None:

@@ -548,7 +548,7 @@ def test_a_result_is_dropped_when_retention_took_the_segments_meanwhile() -> Non
     plan = table.plan()
     assert plan is not None
     result = plan.run(table.disk, table.open_files)
-    remove_deleted_files(table.disk, table.log.advance_log_start(2))
+    remove_deleted_files(table.disk, table.log.advance_log_start(2).run())
     rows = table.rows()
     assert result.apply(table.log, table.disk) is None
     assert table.rows() == rows

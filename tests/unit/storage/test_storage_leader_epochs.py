@@ -179,7 +179,7 @@ def test_replaying_the_batches_behind_the_flush_restores_any_history_after_a_pow
         del batches[random.randint(recovery_point, len(batches)) :]
         found = LeaderEpochs(disk.crash(), PATH)
         for offset in range(recovery_point, len(batches)):
-            found.replay(batches[offset], offset)
+            found.replay(batches[offset], offset, offset)
         found.truncate_from_end(len(batches))
         assert [found.epoch_at(offset) for offset in range(len(batches))] == batches
         assert found.latest == (batches[-1] if batches else -1)
@@ -187,9 +187,23 @@ def test_replaying_the_batches_behind_the_flush_restores_any_history_after_a_pow
 
 def test_replay_believes_entries_that_agree_with_the_batches_and_no_others() -> None:
     known = epochs((0, 0), (1, 5), (2, 9))
-    assert not known.replay(0, 3)
-    assert not known.replay(1, 7)
-    assert not known.replay(2, 12), "the batches from 9 on were compacted away"
+    assert not known.replay(0, 3, 4)
+    assert not known.replay(1, 7, 8)
+    assert not known.replay(2, 12, 12), "the batches from 9 on were compacted away"
     assert known.entries == ((0, 0), (1, 5), (2, 9))
-    assert known.replay(2, 7), "an entry from before the log was cut and written again"
+    assert known.replay(2, 7, 8), "an entry from before the log was cut and written again"
     assert known.entries == ((0, 0), (1, 5), (2, 7))
+
+
+def test_replay_of_an_older_epoch_keeps_where_that_epoch_began() -> None:
+    known = epochs((0, 0), (1, 5), (2, 8))
+    assert known.replay(1, 8, 9)
+    assert known.entries == ((0, 0), (1, 5))
+
+
+def test_replay_drops_an_entry_that_begins_inside_of_a_batch() -> None:
+    known = epochs((0, 0), (1, 5), (2, 8))
+    assert known.replay(1, 7, 9), "where the batch at 8 was, another one now is"
+    assert known.entries == ((0, 0), (1, 5))
+    assert known.replay(2, 10, 10)
+    assert known.entries == ((0, 0), (1, 5), (2, 10))

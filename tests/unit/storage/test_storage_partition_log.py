@@ -129,7 +129,7 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     log = open_log(OsDisk(), str(tmp_path / "p"), segment_bytes=400)
     batches = fill(log, Random(9), 40)
     log_slice = log.read(0, 1, log.log_end_offset)
-    for path in log.advance_log_start(log.log_end_offset):
+    for path in log.advance_log_start(log.log_end_offset).run():
         Path(path).unlink()
     assert content(log_slice) == batches[0].data
 

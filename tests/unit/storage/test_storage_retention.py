@@ -1,13 +1,15 @@
 """Retention and DeleteRecords: which segments go, what that does to the log and to its folder."""
 
+import contextlib
 from random import Random
 
 import pytest
-from storage_logs import NOW_MS, append, fill, folder, open_log, read_all
+from storage_logs import NOW_MS, append, fill, folder, new_disk, open_log, read_all
 
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.retention import RetentionReason, remove_deleted_files
-from tidelog.storage.simulated_disk import SimulatedDisk
+from tidelog.storage.segment import SWAP
+from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
 
@@ -93,7 +95,10 @@ def test_without_timestamps_the_last_append_counts(disk: SimulatedDisk) -> None:
 def test_deleted_segments_are_renamed_first_and_removed_later(disk: SimulatedDisk) -> None:
     log = log_of_segments(disk, [1000, 1000, 9000], retention_ms=1000)
     log.write_indexes()
-    paths = log.delete_segments(log.retention_plan(5000, 3), 5000)
+    dropped = log.delete_segments(log.retention_plan(5000, 3), 5000)
+    assert (dropped.first_offset, log.first_stored_offset) == (0, 0)
+    paths = dropped.run()
+    assert not dropped and log.first_stored_offset == 2
     assert log.log_start_offset == 2
     assert log.leader_epochs.entries == ((0, 2),)
     names = folder(disk, DIRECTORY)
@@ -111,7 +116,8 @@ def test_a_plan_that_was_overtaken_deletes_nothing_else(disk: SimulatedDisk) -> 
     log = log_of_segments(disk, [1000, 1000, 9000], retention_ms=1000)
     plan = log.retention_plan(5000, 3)
     log.advance_log_start(1)
-    assert log.delete_segments(plan, 5000) == []
+    log.dropped.run()
+    assert not log.delete_segments(plan, 5000)
     assert log.log_start_offset == 1
 
 
@@ -119,13 +125,13 @@ def test_delete_records_hides_offsets_and_drops_whole_segments(disk: SimulatedDi
     log = open_log(disk, DIRECTORY, segment_bytes=1000)
     batches = fill(log, Random(41), 80)
     cut = log.segments[3].base_offset + 1
-    paths = log.advance_log_start(cut)
+    paths = log.advance_log_start(cut).run()
     assert len([path for path in paths if path.endswith(".log.deleted")]) == 3
     assert log.log_start_offset == cut
     assert log.read(cut - 1, 100, log.log_end_offset) is None
     expected = b"".join(batch.data for batch in batches if batch.next_offset > cut)
     assert read_all(log) == expected
-    assert log.advance_log_start(cut - 5) == []
+    assert not log.advance_log_start(cut - 5)
     # The start offset is known after a restart from the checkpoint, its segment from the folder.
     log.close()
     log = open_log(disk, DIRECTORY, log_start_offset=cut)
@@ -139,8 +145,62 @@ def test_delete_records_up_to_the_end_leaves_an_empty_log(disk: SimulatedDisk) -
     end = log.log_end_offset
     log.advance_log_start(end)
     assert (log.log_start_offset, len(log.segments)) == (end, 1)
+    log.flush()
     assert log.recovery_point == end
     append(log, [NOW_MS])
     log.close()
     log = open_log(disk, DIRECTORY, log_start_offset=end)
     assert (log.log_start_offset, log.log_end_offset) == (end, end + 1)
+
+
+# Power cuts
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_segments_leave_the_disk_oldest_first(seed: int) -> None:
+    disk = new_disk(seed)
+    log = log_of_segments(disk, [1000] * 6 + [9000], retention_ms=1000)
+    log.flush()
+    dropped = log.delete_segments(log.retention_plan(9000, 7), 9000)
+    disk.cut_power_at(1 + seed % 30)
+    with contextlib.suppress(PowerCut):
+        dropped.run()
+    log = open_log(disk.crash(), DIRECTORY, clean=False, segment_bytes=100)
+    assert log.log_end_offset == 7, "what was flushed is there"
+    assert [segment.base_offset for segment in log.segments] == list(range(log.log_start_offset, 7))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_flush_is_good_for_segments_behind_one_that_may_come_back(seed: int) -> None:
+    disk = new_disk(seed)
+    log = log_of_segments(disk, [1000, 1000, 9000], retention_ms=1000)
+    log.delete_segments(log.retention_plan(5000, 3), 5000)
+    append(log, [9000])
+    log.flush()
+    # Nobody has run the removal yet.
+    log = open_log(disk.crash(), DIRECTORY, clean=False, segment_bytes=100)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 4)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_offsets_are_not_used_again_when_all_segments_were_deleted(seed: int) -> None:
+    disk = new_disk(seed)
+    log = log_of_segments(disk, [1000, 1000], retention_ms=1000)
+    log.flush()
+    dropped = log.delete_segments(log.retention_plan(9000, 2), 9000)
+    disk.cut_power_at(1 + seed % 15)
+    with contextlib.suppress(PowerCut):
+        dropped.run()
+    log = open_log(disk.crash(), DIRECTORY, clean=False, segment_bytes=100)
+    assert log.log_end_offset == 2
+
+
+def test_a_segment_without_its_final_name_is_dropped_by_a_later_check(disk: SimulatedDisk) -> None:
+    log = log_of_segments(disk, [1000, 1000, 9000], retention_ms=1000)
+    log.segments[0].rename(SWAP)
+    assert not log.advance_log_start(2)
+    assert (log.log_start_offset, log.segments[0].base_offset) == (2, 0)
+    log.segments[0].rename("")
+    plan = log.retention_plan(9000, 3)
+    assert plan.reasons[0] is RetentionReason.LOG_START
+    assert log.delete_segments(plan, 9000).paths()[0].endswith(f"{0:020d}.log")
