@@ -34,6 +34,7 @@ from tidelog.records.record import iterate_records
 SETTINGS = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
     "tidelog.partitions.max": "100",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.backoff.ms": "1000",
