@@ -10,18 +10,20 @@ every member reads exactly its target, and the targets together are all there is
 from collections.abc import Callable
 from uuid import UUID
 
-from group_world import GROUP, REBALANCE_MS, SESSION_MS, TOPIC, Client, GroupWorld, must
+from group_world import GROUP, REBALANCE_MS, SESSION_MS, TOPIC, Broken, Client, GroupWorld, must
 
 from tidelog.groups.commands import (
     Command,
     CommitOffsets,
     ConsumerHeartbeat,
     FetchOffsets,
+    Heartbeat,
     OffsetToCommit,
 )
-from tidelog.groups.consumer_group import ConsumerGroup
+from tidelog.groups.consumer_group import STATIC_LEAVING_EPOCH, ConsumerGroup
 from tidelog.groups.consumer_protocol import assignment, read_assignment
 from tidelog.groups.consumer_schemas import MemberState, Partition
+from tidelog.groups.durable import DurableGroups
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.effects import Append
@@ -56,12 +58,12 @@ class ConsumerClient(Client):
         self.member_epoch = 0
         self.reads: frozenset[Partition] = frozenset()
         self.full = True
+        self.told_epochs: list[int] = []
 
     def start(self) -> None:
         self.alive = True
         self.member_id = f"{self.name}-{self.world.random.getrandbits(32):08x}"
-        self.member_epoch = 0
-        self.begin()
+        self.join()
 
     def begin(self) -> None:
         """Let go of everything in flight and report from here on."""
@@ -86,10 +88,28 @@ class ConsumerClient(Client):
         self.stop()
 
     def join(self) -> None:
-        """Trouble: the client drops all and joins again under the same id."""
+        """Drop all and join again under the same id."""
+        self.join_anew()
+        self.begin()
+
+    def join_anew(self) -> None:
         self.reads = frozenset()
         self.member_epoch = 0
-        self.begin()
+        self.told_epochs.clear()
+
+    def wake_old_self(self) -> None:
+        """A part of the client that has slept through two epochs says that it reads nothing."""
+        if len(self.told_epochs) < 3:
+            return
+        member_id, member_epoch = self.member_id, self.told_epochs[-3]
+
+        def command(token: int) -> ConsumerHeartbeat:
+            self.world.outdated.add(token)
+            return ConsumerHeartbeat(
+                token, GROUP, member_id, member_epoch, self.name, "/sim", owned=frozenset()
+            )
+
+        self.world.send(self, command, None)
 
     def beat_again(self) -> None:
         epoch, answered = self.epoch, []
@@ -127,6 +147,8 @@ class ConsumerClient(Client):
         self.full = error is not ErrorCode.NONE
         if error is ErrorCode.NONE:
             self.member_epoch = int(response["member_epoch"])  # type: ignore[call-overload]
+            if self.member_epoch not in self.told_epochs[-1:]:
+                self.told_epochs.append(self.member_epoch)
             if response["assignment"] is not None:
                 self.take(_partitions(response["assignment"]))
         elif error in (
@@ -135,9 +157,10 @@ class ConsumerClient(Client):
             ErrorCode.GROUP_ID_NOT_FOUND,
             ErrorCode.FENCED_INSTANCE_ID,
         ):
-            self.reads = frozenset()
-            self.member_epoch = 0
+            self.join_anew()
         self.again_later(BEAT_MS)
+        if self.world.chance(0.1):
+            self.wake_old_self()
         if self.reads and self.world.random.random() < 0.4:
             self.commit()
 
@@ -207,6 +230,11 @@ class ConsumerWorld(GroupWorld):
         super().__init__(seed, client_count=0)
         self.image = image_of(1, {"t": self.topic("t", 4)})
         self.delivered_ms: dict[str, int] = {}
+        self.follower = DurableGroups()
+        self.followed = 0
+        self.seen_reading: object = None
+        self.outdated: set[int] = set()
+        self.takeovers: set[int] = set()
         self.told_epoch = 0
         self.member_epochs: dict[str, int] = {}
         mixed = seed % 3 == 0
@@ -262,6 +290,16 @@ class ConsumerWorld(GroupWorld):
             self.told_epoch = 0
             self.member_epochs.clear()
 
+    def step(self, command: Command) -> None:
+        if isinstance(command, ConsumerHeartbeat) and command.member_epoch == 0:
+            group = self.group()
+            holder = group.static_members.get(command.instance_id or "") if group is not None else None
+            if group is not None and holder not in (None, command.member_id):
+                away = group.current_of(holder or "").epoch == STATIC_LEAVING_EPOCH
+                if not away and group.members[holder or ""].classic is None:
+                    self.takeovers.add(command.token)
+        super().step(command)
+
     def group(self) -> ConsumerGroup | None:
         return self.machine.durable.consumer_groups.get(GROUP) if self.machine is not None else None
 
@@ -309,9 +347,11 @@ class ConsumerWorld(GroupWorld):
 
     def check_consumer_timers(self) -> None:
         group = self.group()
-        for member_id, member in group.members.items() if group is not None else ():
-            must(("consumer session", GROUP, member_id) in self.timers, f"{member_id} has no session timer")
-            assert group is not None
+        if group is None:
+            return
+        for member_id, member in group.members.items():
+            if ("consumer session", GROUP, member_id) not in self.timers:
+                raise Broken(f"{member_id} has no session timer")
             unrevoked = group.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS
             if unrevoked and member.classic is None:
                 key = ("consumer rebalance", GROUP, member_id)
@@ -319,26 +359,35 @@ class ConsumerWorld(GroupWorld):
 
     def check_readers(self) -> None:
         """No two members of the group read a partition at once."""
+        reading = [(client.alive, client.member_id, client.reads) for client in self.clients]  # type: ignore[attr-defined]
         members = self.member_ids()
+        if (reading, members) == self.seen_reading:
+            return
+        self.seen_reading = (reading, members)
         readers: dict[Partition, str] = {}
         for client in self.clients:
             if client.alive and client.member_id in members:
                 for partition in client.reads:  # type: ignore[attr-defined]
                     other = readers.setdefault(partition, client.member_id)
-                    must(other == client.member_id, f"{partition} is read by {other} and {client.member_id}")
+                    if other != client.member_id:
+                        raise Broken(f"{partition} is read by {other} and {client.member_id}")
+
+    def follow(self) -> DurableGroups:
+        """What a follower that replays the log as it is replicated knows."""
+        for offset in range(self.followed, self.replicated):
+            self.follower.apply(*self.log[offset], offset)
+        self.followed = self.replicated
+        return self.follower
 
     def check_replay(self) -> None:
-        if self.machine is None:
+        if self.machine is None or self.replicated < len(self.log):
             return
-        replayed = self.new_machine()
-        for offset, (key, value) in enumerate(self.log):
-            replayed.apply(key, value, offset)
-        replayed.loaded(self.now_ms)
+        follower = self.follow()
         must(
-            replayed.durable.comparable() == self.machine.durable.comparable(),
+            follower.comparable() == self.machine.durable.comparable(),
             "the replayed log is not the living state",
         )
-        group, twin = self.group(), replayed.durable.consumer_groups.get(GROUP)
+        group, twin = self.group(), follower.consumer_groups.get(GROUP)
         if group is not None and twin is not None:
             must(twin.owners == group.owners, "the replayed owners are not the living ones")
             must(twin.static_members == group.static_members, "the replayed static members differ")
@@ -349,10 +398,17 @@ class ConsumerWorld(GroupWorld):
                 self.check_told(command, response)
         elif isinstance(command, FetchOffsets | CommitOffsets):
             super().check_reply(command, response)
+        elif isinstance(command, Heartbeat) and self.group() is not None:
+            rejoins = response["error_code"] is ErrorCode.REBALANCE_IN_PROGRESS
+            key = ("consumer join", GROUP, command.member_id)
+            must(not rejoins or key in self.timers, f"{command.member_id} has forever to rejoin")
 
     def check_told(self, command: ConsumerHeartbeat, response: dict[str, object]) -> None:
         epoch, member_id = int(response["member_epoch"]), command.member_id  # type: ignore[call-overload]
         must(epoch > 0, f"{member_id} was told epoch {epoch}")
+        must(command.token not in self.outdated, f"{member_id} was heard in epoch {command.member_epoch}")
+        if command.token in self.takeovers:
+            raise Broken(f"{member_id} took instance {command.instance_id} from a living member")
         if command.member_epoch > 0:
             before = self.member_epochs.get(member_id, 0)
             must(epoch >= before, f"{member_id} was told epoch {epoch} after {before}")
@@ -361,19 +417,27 @@ class ConsumerWorld(GroupWorld):
         group = self.group()
         if group is not None:
             must(group.epoch >= self.told_epoch, f"{group!r} after epoch {self.told_epoch} was told")
-        replicated = self.new_machine()
-        if self.steps % 7 == 0:
-            for offset, (key, value) in enumerate(self.log[: self.replicated]):
-                replicated.apply(key, value, offset)
-            stored = replicated.durable.consumer_groups.get(GROUP)
-            must(
-                stored is None or stored.epoch >= epoch or member_id not in stored.members,
-                f"epoch {epoch} was told before it was replicated",
-            )
+        stored = self.follow().consumer_groups.get(GROUP)
+        must(
+            stored is None or stored.epoch >= epoch or member_id not in stored.members,
+            f"epoch {epoch} was told before it was replicated",
+        )
+
+    def simulate(self) -> str:
+        """Once more quiet after a last change of the topics, which nothing but itself tells the members."""
+        super().simulate()
+        self.change_topics()
+        self.run_until(self.now_ms + 8_000)
+        self.check_settled()
+        return self.trace.hexdigest()
 
     def check_settled(self) -> None:
         assert self.machine is not None
         must(not self.asked, f"unanswered in the end: {list(self.asked.values())}")
+        fresh = DurableGroups()
+        for offset, (key, value) in enumerate(self.log):
+            fresh.apply(key, value, offset)
+        must(fresh.comparable() == self.machine.durable.comparable(), "loading gives another state")
         group = self.group()
         must(group is not None, "no consumer group in the end")
         assert group is not None

@@ -5,6 +5,7 @@ A mutant is a sentence and the attributes it replaces while it lives.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from tidelog.groups.classic_group import ClassicGroup
@@ -18,10 +19,10 @@ from tidelog.groups.states import GroupState
 from tidelog.model.effects import SetTimer
 from tidelog.model.errors import ErrorCode
 
-Patch = tuple[type, str, Callable[..., Any]]
+Patch = tuple[type | ModuleType, str, Callable[..., Any]]
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def nothing(*_: Any, **__: Any) -> None:
     return None
 
 
@@ -30,7 +31,7 @@ def _forget_undo() -> Patch:
 
     def append(self: Outbox, records: Any, **kept: Any) -> None:
         undo = kept.pop("undo", None)
-        original(self, records, undo=None if undo is None else _nothing, **kept)
+        original(self, records, undo=None if undo is None else nothing, **kept)
 
     return Outbox, "append", append
 
@@ -118,7 +119,7 @@ def _stale_sync_accepted() -> Patch:
 
 
 def _join_without_timer() -> Patch:
-    return Rebalances, "_await_joins", _nothing
+    return Rebalances, "_await_joins", nothing
 
 
 def _dropped_without_answer() -> Patch:
@@ -130,7 +131,7 @@ def _dropped_without_answer() -> Patch:
 
 
 def _failed_store_says_nothing() -> Patch:
-    return Rebalances, "fail_syncs", _nothing
+    return Rebalances, "fail_syncs", nothing
 
 
 def _heartbeats_do_not_count() -> Patch:
@@ -150,7 +151,7 @@ def _reads_do_not_wait() -> Patch:
 
 
 def _silent_members_stay() -> Patch:
-    return Rebalances, "session_timer_fired", _nothing
+    return Rebalances, "session_timer_fired", nothing
 
 
 def _sync_never_times_out() -> Patch:
@@ -184,8 +185,8 @@ MUTANTS: dict[str, Callable[[], Patch]] = {
 
 
 @contextmanager
-def alive(mutant: str) -> Iterator[None]:
-    owner, name, replacement = MUTANTS[mutant]()
+def alive(mutant: Callable[[], Patch]) -> Iterator[None]:
+    owner, name, replacement = mutant()
     original = getattr(owner, name)
     setattr(owner, name, replacement)
     try:

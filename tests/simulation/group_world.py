@@ -522,7 +522,8 @@ class GroupWorld:
             live = group.to_metadata({m.member_id: m.assignment for m in group.members.values()})
             as_stored = (stored.generation, stored.leader, stored.protocol, stored.members)
             as_living = (live.generation, live.leader, live.protocol, live.members)
-            must(as_stored == as_living, f"stored {as_stored} but lives {as_living}")
+            if as_stored != as_living:
+                raise Broken(f"stored {as_stored} but lives {as_living}")
 
     def check_timers(self, machine: GroupMachine) -> None:
         """Liveness: whatever waits has a timer that will end the waiting."""
@@ -530,8 +531,8 @@ class GroupWorld:
             if group.is_in(GroupState.DEAD):
                 continue
             for member_id in [*group.members, *group.pending_join_members]:
-                key = ("session", group.group_id, member_id)
-                must(key in self.timers, f"{member_id} of {group!r} has no session timer")
+                if ("session", group.group_id, member_id) not in self.timers:
+                    raise Broken(f"{member_id} of {group!r} has no session timer")
             if group.is_in(GroupState.PREPARING_REBALANCE):
                 must(("join", group.group_id, "") in self.timers, f"{group!r} has no join timer")
             if group.is_in(GroupState.COMPLETING_REBALANCE) and group.pending_sync_members:
@@ -546,13 +547,15 @@ class GroupWorld:
                     must(group.is_in(GroupState.COMPLETING_REBALANCE), f"{member} awaits a sync in {group!r}")
                     held[member.awaiting_sync] = member
                 if member.awaiting_join is not None:
-                    waiting = group.is_in(GroupState.PREPARING_REBALANCE) or bool(self.in_flight)
-                    must(waiting, f"{member} awaits a join in {group!r}")
+                    if not group.is_in(GroupState.PREPARING_REBALANCE) and not self.in_flight:
+                        raise Broken(f"{member} awaits a join in {group!r}")
                     held[member.awaiting_join] = member
         for token, asked in self.asked.items():
             limit_ms = REBALANCE_MS + 1_500 if isinstance(asked.command, SyncGroup) else PARKED_MAX_MS
-            must(self.now_ms - asked.since_ms <= limit_ms, f"waits too long: {asked}")
-            must(token in held or bool(self.in_flight), f"nobody will answer {asked}")
+            if self.now_ms - asked.since_ms > limit_ms:
+                raise Broken(f"waits too long: {asked}")
+            if token not in held and not self.in_flight:
+                raise Broken(f"nobody will answer {asked}")
 
     def check_replay(self) -> None:
         if self.machine is None:

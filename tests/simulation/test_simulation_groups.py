@@ -9,27 +9,36 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import consumer_mutants
+import consumer_world
 import group_mutants
 import group_world
 
 SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "500"))
 BLOCK = 50
 MUTANT_SEEDS = 150
+WORLDS = {"classic": group_world.GroupWorld, "consumer": consumer_world.ConsumerWorld}
+MUTANTS = [
+    *(("classic", mutant) for mutant in group_mutants.MUTANTS),
+    *(("consumer", mutant) for mutant in consumer_mutants.MUTANTS),
+]
 
 
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("first_seed", range(0, SEED_COUNT, BLOCK))
-def test_nothing_breaks_and_everything_settles(first_seed: int) -> None:
+def test_nothing_breaks_and_everything_settles(world: str, first_seed: int) -> None:
     for seed in range(first_seed, min(first_seed + BLOCK, SEED_COUNT)):
         try:
-            group_world.GroupWorld(seed).simulate()
+            WORLDS[world](seed).simulate()
         except AssertionError as broken:
             raise AssertionError(f"seed {seed}: {broken}") from broken
 
 
-def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed(world: str) -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]);"
-        "import group_world; print([group_world.GroupWorld(seed).simulate() for seed in range(5)])"
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_simulation_groups as tests;"
+        f"print([tests.WORLDS[{world!r}](seed).simulate() for seed in range(6)])"
     )
     here = str(Path(__file__).parent)
     traces = [
@@ -47,12 +56,13 @@ def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
     assert traces[0].strip()
 
 
-@pytest.mark.parametrize("mutant", group_mutants.MUTANTS)
-def test_a_wrong_machine_is_noticed(mutant: str) -> None:
-    with group_mutants.alive(mutant):
+@pytest.mark.parametrize(("world", "mutant"), MUTANTS)
+def test_a_wrong_machine_is_noticed(world: str, mutant: str) -> None:
+    mutants = group_mutants.MUTANTS if world == "classic" else consumer_mutants.MUTANTS
+    with group_mutants.alive(mutants[mutant]):
         for seed in range(MUTANT_SEEDS):
             try:
-                group_world.GroupWorld(seed).simulate()
+                WORLDS[world](seed).simulate()
             except (AssertionError, KeyError) as broken:
                 print(f"{mutant}: seed {seed}: {type(broken).__name__} {str(broken)[:100]}")
                 return
