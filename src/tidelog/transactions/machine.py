@@ -149,6 +149,7 @@ class TransactionMachine:
             self._outbox.reply(command.token, _producer(after))
             return
         self._outbox.append(
+            self.transactions,
             {transactional_id: after},
             partial(self._reply_later, command.token, _producer(ErrorCode.NONE, after)),
             partial(self._fail_producer, command.token),
@@ -206,6 +207,7 @@ class TransactionMachine:
             self._outbox.reply(command.token, {"error_code": coordinator_error(error)})
 
         self._outbox.append(
+            self.transactions,
             {
                 command.transactional_id: transaction.with_partitions(
                     command.partitions, command.client_version, now_ms
@@ -234,17 +236,22 @@ class TransactionMachine:
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
     ) -> dict[TopicPartition, ErrorCode]:
-        """Say of each partition whether it belongs to the producer's open transaction (KIP-890)."""
+        """Say of each partition whether it belongs to the producer's open transaction (KIP-890).
+
+        Only what is replicated counts: a write on the word of a record that is lost would never be ended.
+        """
         transaction = self.transactions.get(transactional_id)
+        missing = ErrorCode.TRANSACTION_ABORTABLE
+        if transactional_id in self._outbox.in_transition:
+            missing = ErrorCode.CONCURRENT_TRANSACTIONS
+            if transaction is None or not transaction.is_prepared:
+                transaction = self._outbox.in_transition[transactional_id]
         error = self._producer_fault(transaction, transactional_id, producer_id, producer_epoch)
         if transaction is None or error is not ErrorCode.NONE:
             return dict.fromkeys(partitions, error)
         if transaction.is_prepared:
             return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
-        return {
-            place: ErrorCode.NONE if place in transaction.partitions else ErrorCode.TRANSACTION_ABORTABLE
-            for place in partitions
-        }
+        return {place: ErrorCode.NONE if place in transaction.partitions else missing for place in partitions}
 
     # ------------------------------------------------------------ ending
 
@@ -284,7 +291,7 @@ class TransactionMachine:
             on_appended(now_ms)
             self._start_completion(prepared.transactional_id, now_ms)
 
-        self._outbox.append({prepared.transactional_id: prepared}, decided, on_failed)
+        self._outbox.append(self.transactions, {prepared.transactional_id: prepared}, decided, on_failed)
 
     def _start_completion(self, transactional_id: str, now_ms: int) -> None:
         transaction = self.transactions[transactional_id]
@@ -338,7 +345,9 @@ class TransactionMachine:
         def on_failed(error: ErrorCode, now_ms: int) -> None:
             self._outbox.set_timer(("markers", transactional_id), now_ms + self._settings.marker_retry_ms)
 
-        self._outbox.append({transactional_id: transaction.completed(now_ms)}, on_appended, on_failed)
+        self._outbox.append(
+            self.transactions, {transactional_id: transaction.completed(now_ms)}, on_appended, on_failed
+        )
 
     def _timer_fired(self, command: TimerFired, now_ms: int) -> None:
         assert isinstance(command.key, tuple)
@@ -361,8 +370,10 @@ class TransactionMachine:
                 {"transactional_id": transactional_id, "producer_id": transaction.producer_id},
                 f"it was open for more than {transaction.timeout_ms} ms",
             )
-            # A refused abort is tried again at the next tick.
-            fenced = transaction.fenced(transaction.client_version, now_ms)
+            # A producer of transactions v2 may go on when it learns of this from EndTxn, unless the next epoch
+            # is the one that nobody may have. A refused abort is tried again at the next tick.
+            version = 0 if transaction.is_epoch_exhausted else transaction.client_version
+            fenced = transaction.fenced(version, now_ms)
             self._decide(fenced, lambda now_ms: None, lambda error, now_ms: None)
 
     def _expire(self, now_ms: int) -> None:
@@ -377,7 +388,9 @@ class TransactionMachine:
         size = self._settings.tombstones_per_batch_max
         for start in range(0, len(expired), size):
             tombstones = dict.fromkeys(expired[start : start + size])
-            self._outbox.append(tombstones, lambda now_ms: None, lambda error, now_ms: None)
+            self._outbox.append(
+                self.transactions, tombstones, lambda now_ms: None, lambda error, now_ms: None
+            )
 
     # ------------------------------------------------------------ answers that wait
 

@@ -61,7 +61,8 @@ class Outbox:
         self._effects: list[Effect] = []
         self.value_version = value_version
         self.pending: dict[int, PendingAppend] = {}
-        self.in_transition: dict[str, None] = {}
+        self.in_transition: dict[str, Transaction | None] = {}
+        """What the ids on their way were before: that much is replicated for certain."""
 
     def reply(self, token: int, response: Mapping[str, object]) -> None:
         self._effects.append(Reply(token, response))
@@ -80,11 +81,12 @@ class Outbox:
 
     def append(
         self,
+        before: Mapping[str, Transaction],
         after: Mapping[str, Transaction | None],
         on_appended: OnAppended,
         on_failed: OnFailed,
     ) -> None:
-        """Write what the ids become; None is a tombstone."""
+        """Write what the ids become; None is a tombstone. `before` has what they are."""
         assert not any(transactional_id in self.in_transition for transactional_id in after)
         records = tuple(
             (
@@ -96,7 +98,7 @@ class Outbox:
         token = self._next_token
         self._next_token += 1
         self.pending[token] = PendingAppend(after, records, on_appended, on_failed)
-        self.in_transition.update(dict.fromkeys(after))
+        self.in_transition.update({name: before.get(name) for name in after})
         self._effects.append(Append(self._partition, records, token))
 
     def settle(self, token: int) -> PendingAppend:

@@ -1,0 +1,59 @@
+"""Transactions under seeded misfortune: what must always hold holds, and wrong machines are noticed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import transaction_mutants
+import transaction_world
+
+SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "500"))
+BLOCK = 50
+MUTANT_SEEDS = 100
+
+
+@pytest.mark.parametrize("first_seed", range(0, SEED_COUNT, BLOCK))
+def test_nothing_breaks_and_everything_is_decided(first_seed: int) -> None:
+    for seed in range(first_seed, min(first_seed + BLOCK, SEED_COUNT)):
+        try:
+            transaction_world.TransactionWorld(seed).simulate()
+        except AssertionError as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "import transaction_world as w; print([w.TransactionWorld(seed).simulate() for seed in range(5)])"
+    )
+    here = str(Path(__file__).parent)
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", script, here],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("1", "4711")
+    ]
+    assert traces[0] == traces[1]
+    assert traces[0].strip()
+
+
+@pytest.mark.parametrize("mutant", transaction_mutants.MUTANTS)
+def test_a_wrong_machine_is_noticed(mutant: str) -> None:
+    with transaction_mutants.alive(mutant):
+        for seed in range(MUTANT_SEEDS):
+            try:
+                transaction_world.TransactionWorld(seed).simulate()
+            except (AssertionError, KeyError, TypeError) as broken:
+                print(f"{mutant}: seed {seed}: {type(broken).__name__} {str(broken)[:100]}")
+                return
+    pytest.fail(f"survived {MUTANT_SEEDS} seeds")
