@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METADATA_CACHE_ENTRIES_MAX = 256
+METADATA_CACHE_REQUEST_BYTES_MAX = 4096
 
 
 class CloseConnection(Exception):
@@ -193,6 +194,8 @@ class Dispatcher:
         if image_version != self._metadata_version:
             self._metadata_cache.clear()
             self._metadata_version = image_version
+        if len(frame) - position > METADATA_CACHE_REQUEST_BYTES_MAX:
+            return self._control(context, api, version, correlation_id, frame, position)
         key = (version, context.listener_name, bytes(frame[position:]))
         body = self._metadata_cache.get(key)
         if body is not None:

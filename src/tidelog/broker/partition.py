@@ -24,7 +24,7 @@ from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import Duplicate
 
 READ_BYTES = 1 << 20
-DECOMPRESSED_BYTES_MAX = 256 << 20
+DECOMPRESSED_BYTES_MAX = 128 << 20
 
 
 class Appended(NamedTuple):
@@ -122,9 +122,8 @@ class Partition:
         if header.producer_id >= 0:
             verdict = log.producers.check(header, from_client=from_client)
             if type(verdict) is Duplicate:
-                return Appended(
-                    verdict.base_offset, verdict.timestamp_ms if log_append_time_ms >= 0 else -1, -1
-                )
+                stamp_ms = verdict.timestamp_ms if log_append_time_ms >= 0 else -1
+                return Appended(verdict.base_offset, stamp_ms, self._flush_of(verdict.last_offset))
             if verdict is not None:
                 return verdict  # type: ignore[return-value]
         size_bytes = len(view)
@@ -149,6 +148,11 @@ class Partition:
             self.unflushed_since_ms = now_ms
         self.unflushed_messages += messages
         return self.log.log_end_offset if self.unflushed_messages >= self.config.flush_messages else -1
+
+    def _flush_of(self, last_offset: int) -> int:
+        """What to flush before a retry is acknowledged: the first attempt may not be on the disk yet."""
+        unsafe = self.config.flush_messages != INT64_MAX and self.log.recovery_point <= last_offset
+        return last_offset + 1 if unsafe else -1
 
     def flush_started(self) -> None:
         """A flush of everything appended so far is under way."""

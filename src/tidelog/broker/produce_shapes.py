@@ -37,11 +37,12 @@ _MARK = OFFSETS.pack(0x6D61726B6D61726B, 0x68657265686572, 0x6F6666736574)
 class ProduceShape:
     """A Produce request for one partition, all but its records, and the answer, all but its numbers."""
 
-    __slots__ = ("_answer", "_head", "_size", "_tail", "image_version", "partition", "version")
+    __slots__ = ("_answer", "_head", "_size", "_tail", "image_version", "partition", "topic", "version")
 
     def __init__(self, version: int, image_version: int, topic: str | UUID, partition: Partition) -> None:
         self.version = version
         self.image_version = image_version
+        self.topic = topic
         self.partition = partition
         produced = PartitionProduced(partition.index, 0, *OFFSETS.unpack(_MARK))
         head, self._tail = encode_response([(topic, [produced])], version, 0).split(_MARK)

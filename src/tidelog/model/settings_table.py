@@ -603,7 +603,7 @@ _OWN = (
         minimum=1,
     ),
     _broker(
-        "tidelog.decompressed.bytes.max", _INT, 256 << 20, _MEDIUM,
+        "tidelog.decompressed.bytes.max", _INT, 128 << 20, _MEDIUM,
         "The largest a batch may become when it is decompressed.", minimum=1 << 20,
     ),
     _broker(

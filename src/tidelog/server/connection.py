@@ -30,7 +30,8 @@ LARGE_FRAME_BYTES = 64 << 10
 BULK_BUFFER_BYTES = 1 << 20
 #: when less room than this is left behind a partial frame it is moved to the front
 ROOM_BYTES_MIN = 64 << 10
-QUEUED_ANSWER_BYTES_MAX = 4 << 20
+#: answers kept in memory for a client that does not read; ranges of files do not count
+QUEUED_ANSWER_BYTES_MAX = 256 << 10
 
 
 def _capacity_for(frame_bytes: int) -> int:

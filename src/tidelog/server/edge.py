@@ -7,6 +7,7 @@ unlimited); a connection that would need more is closed, and the client retries.
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHARED_BUFFER_BYTES = 1 << 20
+#: not larger: one turn serves what fits, and the others wait meanwhile
+SHARED_BUFFER_BYTES = 128 << 10
 RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
 TICK_SECONDS = 1.0
 BUFFER_IDLE_MS = 5_000
@@ -86,9 +88,11 @@ class Edge:
 
     def report(self, context: ConnectionContext, reason: str) -> None:
         """Log why a connection was refused or closed, once per reason and address."""
-        key = (context.host, reason[:60])
-        if key in self._reported or len(self._reported) >= REPORTS_REMEMBERED_MAX:
+        key = (context.host, re.sub(r"\d+", "#", reason)[:60])
+        if key in self._reported:
             return
+        if len(self._reported) >= REPORTS_REMEMBERED_MAX:
+            self._reported.clear()
         self._reported.add(key)
         log.warning("closed the connection of %s (client id %r): %s", context.host, context.client_id, reason)
 

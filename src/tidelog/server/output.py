@@ -54,6 +54,7 @@ class SocketOutput:
         self._on_drained = on_drained
         self._queue: deque[tuple[memoryview | FileRange, int]] = deque()
         self._watching = False
+        #: bytes that wait in memory; ranges of files take none
         self.queued_bytes = 0
         self.closed = False
 
@@ -103,7 +104,8 @@ class SocketOutput:
     def _enqueue(self, item: memoryview | FileRange) -> None:
         if not self.closed:
             self._queue.append((item, 0))
-            self.queued_bytes += len(item) if isinstance(item, memoryview) else item.size_bytes
+            if isinstance(item, memoryview):
+                self.queued_bytes += len(item)
 
     def _watch(self) -> None:
         if not self._watching and not self.closed:
@@ -120,6 +122,7 @@ class SocketOutput:
                 if isinstance(item, memoryview):
                     flags = socket.MSG_MORE if len(queue) > 1 else 0
                     sent = self._socket.send(item[done:], flags)
+                    self.queued_bytes -= sent
                 else:
                     sent = os.sendfile(
                         self._socket.fileno(),
@@ -129,7 +132,6 @@ class SocketOutput:
                     )
                     if sent == 0:
                         raise OSError("a file range ended before its size")
-                self.queued_bytes -= sent
                 if done + sent == size:
                     queue.popleft()
                 else:

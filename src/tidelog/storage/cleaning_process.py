@@ -237,13 +237,13 @@ def main(life_end: int) -> None:
     """Serve rounds until the broker is gone."""
     threading.Thread(target=_leave_with_the_broker, args=(life_end,), daemon=True).start()
     disk = OsDisk()
-    open_files = OpenFiles(disk)
     while True:
         try:
             job: Job = _receive(sys.stdin.buffer)
         except EOFError:
             return
-        _send(sys.stdout.buffer, clean(job, disk, open_files))
+        # Files are opened anew for every job: since the last one others may have got their names.
+        _send(sys.stdout.buffer, clean(job, disk, OpenFiles(disk)))
 
 
 def clean(job: Job, disk: Disk, open_files: OpenFiles) -> Outcome:

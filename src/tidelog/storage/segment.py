@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tidelog.model.identifiers import NO_EPOCH, NO_TIMESTAMP
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
+from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.records.record import iterate_records
 from tidelog.storage import offset_index, time_index
 from tidelog.storage.disk import Bytes, Disk, File
@@ -44,6 +45,8 @@ SEGMENT_BYTES_MAX = 2**31 - 1
 # A lookup scans a little more than index.interval.bytes; small reads keep that cheap when batches are large.
 SCAN_BLOCK_BYTES = 8 << 10
 REBUILD_BLOCK_BYTES = 1 << 20
+# A look-up by time unpacks batches up to this size; of larger ones it gives the beginning.
+LOOK_UP_BYTES_MAX = 32 << 20
 
 
 class SegmentCorrupt(OSError):
@@ -555,12 +558,23 @@ class Segment:
         for position, header in self.batches(self.offset_index.position_for(search_offset)):
             if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset:
                 continue
+            found = self._record_by_timestamp(position, header, timestamp_ms, start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def _record_by_timestamp(
+        self, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
+    ) -> TimestampedOffset | None:
+        """The first such record of one batch; of a batch that cannot be unpacked, the whole of it."""
+        epoch = header.partition_leader_epoch
+        try:
             batch = self.file.read(position, header.size_bytes)
-            for record in iterate_records(batch, header):
+            for record in iterate_records(batch, header, LOOK_UP_BYTES_MAX):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return TimestampedOffset(
-                        record.timestamp_ms, record.offset, header.partition_leader_epoch
-                    )
+                    return TimestampedOffset(record.timestamp_ms, record.offset, epoch)
+        except CorruptRecord:
+            return TimestampedOffset(header.max_timestamp_ms, max(header.base_offset, start_offset), epoch)
         return None
 
     def next_offset(self) -> int:

@@ -193,9 +193,11 @@ def handle_again(
     if records is None or partition.flushes or is_transactional(records):
         return None
     outcome = partition.append_produced(records, broker.turn_ms)
-    if type(outcome) is Refused:
-        return None
-    base_offset, log_append_time_ms, _ = outcome  # type: ignore[misc]
+    if isinstance(outcome, Refused):
+        # Not the long way: the batch may have been patched already, and would be refused for that.
+        refusal = _refusal(partition.index, outcome, partition.log.log_start_offset)
+        return encode_response([(shape.topic, [refusal])], version, correlation_id)
+    base_offset, log_append_time_ms, _ = outcome
     if partition.waiters and not partition.progressing:
         broker.note_progress(partition)
     return shape.answer(correlation_id, base_offset, log_append_time_ms)
