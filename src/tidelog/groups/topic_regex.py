@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 REPEAT_LIMIT = 1_000
 """RE2's limit on the numbers in {n,m}."""
 STATE_LIMIT = 20_000
-DEPTH_LIMIT = 200
+DEPTH_LIMIT = 100
 
 CharTest = Callable[[str], bool]
 
