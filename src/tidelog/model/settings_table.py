@@ -502,7 +502,7 @@ _GROUPS = (
     ),
     _broker(
         "group.consumer.max.size", _INT, INT32_MAX, _MEDIUM,
-        "How many members a consumer group may have.", minimum=1, inert=True,
+        "How many members a consumer group may have.", minimum=1,
     ),
     _broker(
         "group.consumer.assignors", _LIST, ("uniform", "range"), _MEDIUM,
@@ -512,7 +512,7 @@ _GROUPS = (
     _broker(
         "group.consumer.migration.policy", _STRING, "bidirectional", _MEDIUM,
         "Whether groups may move between the classic and the consumer protocol.",
-        choices=("disabled", "upgrade", "downgrade", "bidirectional"), inert=True,
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     ),
     _broker(
         "offsets.topic.num.partitions", _INT, 50, _HIGH,

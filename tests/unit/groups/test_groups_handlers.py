@@ -158,14 +158,14 @@ def test_refused_joins_can_be_encoded(node: NodeUnderTest, version: int) -> None
     assert join(node, version, group_id="").error_code == ErrorCode.INVALID_GROUP_ID
 
 
-@pytest.mark.parametrize("version", versions("offset_commit"))
+@pytest.mark.parametrize("version", versions("offset_commit")[:-1])  # the last one names topics by id
 def test_commit_stores_what_exists(node: NodeUnderTest, version: int) -> None:
     unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert commit(node, version) == [("t", 0, 0), ("t", 9, unknown), ("nowhere", 0, unknown)]
     assert fetch_all(node) == [("t", 0, 7, "m")]
 
 
-@pytest.mark.parametrize("version", versions("offset_fetch"))
+@pytest.mark.parametrize("version", versions("offset_fetch")[:-1])  # the last one names topics by id
 def test_fetch_in_every_version(node: NodeUnderTest, version: int) -> None:
     commit(node, 5)
     topics = ({"name": "t", "partition_indexes": (0, 1)},)
