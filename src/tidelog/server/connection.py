@@ -131,10 +131,12 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as refusal:
             self.close(str(refusal))
             return
+        output = self._output
+        if output is not None:
+            output.flush()
         if edge.broker.progressed:
             edge.broker.wake_progressed()
         self.last_active_ms = edge.monotonic_ms
-        output = self._output
         if output is None or output.closed:
             self.close()
         elif output.queued_bytes > QUEUED_ANSWER_BYTES_MAX or len(self._pending) >= edge.in_flight_max:
@@ -261,6 +263,8 @@ class Connection(asyncio.BufferedProtocol):
                 break
             pending.popleft()
             self._send(chunks)
+        if self._output is not None:
+            self._output.flush()
         self._resume()
 
     def _send(self, chunks: Any) -> None:
@@ -269,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
         if type(chunks) is bytes:
             self._output.send_bytes(chunks)
         else:
-            self._output.send_chunks(chunks)
+            self._output.queue_chunks(chunks)
 
     # -- flow control
 

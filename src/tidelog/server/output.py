@@ -12,9 +12,12 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 SENDFILE_BYTES_MAX = 1 << 30
+#: bytes objects handed to one system call at most
+VIEWS_PER_CALL = 64
 #: up to this size reading and sending once is cheaper than header, sendfile and trailer
 SMALL_ANSWER_BYTES = 32 << 10
 
@@ -71,24 +74,24 @@ class SocketOutput:
                 return
             if sent == len(data):
                 return
+            self._watch()
         self._enqueue(memoryview(data)[sent:])
-        self._watch()
 
-    def send_chunks(self, chunks: "Sequence[bytes | FileRange]") -> None:
-        """Send an answer made of bytes and file ranges."""
-        small = 0
+    def queue_chunks(self, chunks: "Sequence[bytes | FileRange]") -> None:
+        """Queue an answer made of bytes and file ranges; `flush` sends it."""
+        size = 0
         for chunk in chunks:
-            small += len(chunk) if isinstance(chunk, bytes) else chunk.size_bytes
-        if small <= SMALL_ANSWER_BYTES:
-            self.send_bytes(
-                b"".join(
-                    [c if isinstance(c, bytes) else c.file.read(c.position, c.size_bytes) for c in chunks]
-                )
-            )
+            size += len(chunk) if isinstance(chunk, bytes) else chunk.size_bytes
+        if size <= SMALL_ANSWER_BYTES:
+            read = [c if isinstance(c, bytes) else c.file.read(c.position, c.size_bytes) for c in chunks]
+            self._enqueue(memoryview(b"".join(read)))
             return
         for chunk in chunks:
             self._enqueue(memoryview(chunk) if isinstance(chunk, bytes) else chunk)
-        if not self._watching:
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the socket takes it."""
+        if self._queue and not self._watching:
             self._pump()
 
     def close(self) -> None:
@@ -118,21 +121,18 @@ class SocketOutput:
         try:
             while queue:
                 item, done = queue[0]
-                size = len(item) if isinstance(item, memoryview) else item.size_bytes
                 if isinstance(item, memoryview):
-                    flags = socket.MSG_MORE if len(queue) > 1 else 0
-                    sent = self._socket.send(item[done:], flags)
-                    self.queued_bytes -= sent
-                else:
-                    sent = os.sendfile(
-                        self._socket.fileno(),
-                        item.file.fileno(),
-                        item.position + done,
-                        min(size - done, SENDFILE_BYTES_MAX),
-                    )
-                    if sent == 0:
-                        raise OSError("a file range ended before its size")
-                if done + sent == size:
+                    self._send_front(item)
+                    continue
+                sent = os.sendfile(
+                    self._socket.fileno(),
+                    item.file.fileno(),
+                    item.position + done,
+                    min(item.size_bytes - done, SENDFILE_BYTES_MAX),
+                )
+                if sent == 0:
+                    raise OSError("a file range ended before its size")
+                if done + sent == item.size_bytes:
                     queue.popleft()
                 else:
                     queue[0] = (item, done + sent)
@@ -147,3 +147,24 @@ class SocketOutput:
             with contextlib.suppress(OSError, ValueError):
                 self._loop.remove_writer(self._socket.fileno())
             self._on_drained()
+
+    def _send_front(self, first: memoryview) -> None:
+        """Send the bytes at the front of the queue, up to the next file range, with one call."""
+        queue = self._queue
+        views = [first]
+        for item, _ in islice(queue, 1, VIEWS_PER_CALL):
+            if not isinstance(item, memoryview):
+                break
+            views.append(item)
+        # A file range that follows belongs to the same answer: let them share a packet.
+        flags = socket.MSG_MORE if len(queue) > len(views) else 0
+        sent = self._socket.send(first, flags) if len(views) == 1 else self._socket.sendmsg(views, (), flags)
+        self.queued_bytes -= sent
+        while sent:
+            view, _ = queue[0]
+            assert isinstance(view, memoryview)
+            if sent < len(view):
+                queue[0] = (view[sent:], 0)
+                return
+            sent -= len(view)
+            queue.popleft()
