@@ -20,6 +20,7 @@ from itertools import pairwise
 from random import Random
 from uuid import UUID
 
+import power_cut_mutants
 import pytest
 
 from tidelog.model.identifiers import TopicPartition
@@ -99,6 +100,9 @@ class Story:
         self.retained_from = 0  # everything from here on must be there
         self.cleaned_until = 0  # the end of what compaction works on
         self.appended_end = 0
+        # A log that rolls and forgets a lot, and one with many short lives, meet what others hardly do.
+        self.forgetful = random.random() < 0.3
+        self.short_lived = random.random() < 0.3
         self.producers = [Producer(n, transactional=n == 2 and not self.compacted) for n in range(3)]
         self.open(clean_shutdown=False)
 
@@ -111,6 +115,7 @@ class Story:
         self.removable_paths: list[str] = []
         self.swap: tuple[CleaningResult, list[str]] | None = None
         self.swap_synced = False
+        checkpointed = checkpoints.read_offsets(self.disk, RECOVERY_POINTS).get(PARTITION, 0)
         self.open_files = OpenFiles(self.disk)
         self.log = PartitionLog.open(
             self.disk,
@@ -119,18 +124,22 @@ class Story:
             self.config,
             now_ms=self.now_ms,
             clean_shutdown=clean_shutdown,
-            recovery_point=checkpoints.read_offsets(self.disk, RECOVERY_POINTS).get(PARTITION, 0),
+            recovery_point=checkpointed,
             log_start_offset=checkpoints.read_offsets(self.disk, LOG_STARTS).get(PARTITION, 0),
             topic_id=TOPIC_ID,
             open_files=self.open_files,
         )
+        if self.log.recovery_checkpoint < checkpointed:
+            self.checkpoint()
 
     def run(self) -> None:
-        for _ in range(self.random.randint(1, 3)):
+        for _ in range(self.random.randint(4, 8) if self.short_lived else self.random.randint(1, 3)):
             if self.random.random() < 0.5:
                 self.disk.cut_power_at(self.random.randint(1, 150))
             try:
-                for _ in range(self.random.randint(5, 50)):
+                for _ in range(
+                    self.random.randint(3, 12) if self.short_lived else self.random.randint(5, 50)
+                ):
                     self.step()
             except PowerCut:
                 self.note_replacements()
@@ -159,10 +168,10 @@ class Story:
         actions = (
             (self.append, 70),
             (self.flush, 8),
-            (self.roll, 4),
-            (self.delete, 3),
-            (self.remove_dropped, 6),
-            (self.clean, 7),
+            (self.roll, 20 if self.forgetful or self.short_lived else 4),
+            (self.delete, 10 if self.forgetful else 3),
+            (self.remove_dropped, 10 if self.forgetful else 6),
+            (self.clean, 10 if self.forgetful else 5),
             (self.tick, 2),
             (self.checkpoint, 3),
             (self.restart, 2),
@@ -171,7 +180,7 @@ class Story:
 
     def append(self) -> None:
         random, base_offset = self.random, self.log.log_end_offset
-        if random.random() < 0.03:
+        if random.random() < (0.2 if self.short_lived else 0.03):
             self.leader_epoch += random.randint(1, 2)
         producer = random.choice((None, *self.producers))
         if (
@@ -272,12 +281,16 @@ class Story:
             self.log.delete_segments(plan, self.now_ms)
         else:
             offset = self.random.randint(self.log.log_start_offset, self.log.log_end_offset)
-            offset = min(offset, self.log.log_start_offset + 10)
+            offset = min(offset, self.log.log_start_offset + self.random.choice((10, 40)))
+            if self.forgetful and self.random.random() < 0.2:
+                offset = self.log.log_end_offset
             self.retained_from = max(self.retained_from, offset)
             self.log.advance_log_start(offset)
 
     def remove_dropped(self) -> None:
         """Take the next of the dropped segments from the disk, or all of them."""
+        if self.log.dropped and self.random.random() < 0.2:
+            self.disk.cut_power_at(self.random.randint(1, 15))
         if self.removal is None:
             self.removal = self.log.dropped.steps()
         all_of_them = self.random.random() < 0.3
@@ -295,6 +308,8 @@ class Story:
 
     def clean(self) -> None:
         if self.swap is not None:
+            if self.random.random() < 0.5:
+                self.disk.cut_power_at(self.random.randint(1, 10))
             self.go_on_with_swap(*self.swap)
             return
         plan = plan_cleaning(
@@ -394,7 +409,7 @@ class Story:
         there = {header.base_offset for header, _ in found}
         for appended in self.history:
             header = appended.header
-            if self.retained_from <= header.last_offset < log.log_end_offset and not appended.removable:
+            if log.log_start_offset <= header.last_offset < log.log_end_offset and not appended.removable:
                 assert header.base_offset in there, f"the batch at {header.base_offset} is gone"
         for before, segment in pairwise(log.segments):
             assert before.next_offset() == segment.base_offset, "segments adjoin"
@@ -490,7 +505,7 @@ class Story:
                     expected.append((first_offset, header.base_offset))
             elif header.transactional:
                 open_from.setdefault(header.producer_id, header.base_offset)
-        start_offset = max(self.retained_from, self.log.log_start_offset)
+        start_offset = self.log.log_start_offset
         aborted = {
             (row.first_offset, row.last_offset)
             for row in self.log.aborted_transactions(start_offset, self.log.log_end_offset)
@@ -530,6 +545,18 @@ def test_a_log_keeps_its_promises_through_power_cuts(first_seed: int) -> None:
         except Exception as error:
             error.add_note(f"the story of seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("mutant", power_cut_mutants.MUTANTS)
+def test_a_wrong_log_is_noticed(mutant: str) -> None:
+    with power_cut_mutants.alive(mutant):
+        for seed in range(SEEDS_COUNT):
+            try:
+                Story(seed).run()
+            except (AssertionError, KeyError, OSError) as broken:
+                print(f"{mutant}: seed {seed}: {type(broken).__name__} {str(broken)[:100]}")
+                return
+    pytest.fail(f"survived {SEEDS_COUNT} seeds")
 
 
 # The smallest stories that show what was wrong once.

@@ -94,6 +94,8 @@ class LeaderEpochs:
         if epoch == NO_EPOCH:
             return False
         rows = self._rows
+        if rows and rows[-1].epoch == epoch and rows[-1].start_offset <= base_offset:
+            return False
         at = bisect_right(rows, base_offset, key=_start_offset_of)
         if at and rows[at - 1].epoch == epoch and (at == len(rows) or rows[at].start_offset > last_offset):
             return False

@@ -31,6 +31,7 @@ from tidelog.storage.disk import Disk, File
 from tidelog.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.partition_metadata import PartitionMetadataMalformed, encode_topic_id
+from tidelog.storage.segment import SegmentCorrupt
 
 LOCK = ".lock"
 META_PROPERTIES = "meta.properties"
@@ -215,9 +216,28 @@ class LogDirectories:
             config = config_of(stored.topic_partition)
             try:
                 self._open_log(stored, config, now_ms, producer_id_expiration_ms, None)
+            except SegmentCorrupt as error:
+                raise LogDirectoryUnusable(
+                    f"log.dirs: {error}. These batches were flushed, so the disk has damaged them. Restore"
+                    f" {stored.path} from a copy; or cut the damaged file at that position (truncate -s) to"
+                    " lose the rest of this file; or move the folder away to lose the partition"
+                ) from error
             except OSError as error:
                 raise LogDirectoryUnusable(f"log.dirs: {stored.path} cannot be opened: {error}") from error
+        self._take_back_recovery_points()
         return self.logs
+
+    def _take_back_recovery_points(self) -> None:
+        """Write the recovery points down if recovery took one back, before anything is appended.
+
+        The next recovery would otherwise take for flushed what is not: batches appended where some were lost,
+        or indexes that were written again.
+        """
+        for topic_partition, log in self.logs.items():
+            checkpointed = self._directory_of[topic_partition].recovery_points.get(topic_partition, 0)
+            if log.recovery_checkpoint < checkpointed:
+                self.checkpoint_plan().run()
+                return
 
     def open_log(
         self,

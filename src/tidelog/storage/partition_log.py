@@ -150,7 +150,9 @@ class PartitionLog:
         """Open the log in `directory`, or begin one there; recover what a crash left.
 
         `recovery_point` and `log_start_offset` come from the checkpoints of the data directory. `topic_id` is
-        noted in a folder that has none yet. `truncated_bytes` tells afterwards what recovery had to cut.
+        noted in a folder that has none yet. `truncated_bytes` tells afterwards what recovery had to cut. If
+        `recovery_checkpoint` is then below the checkpoint's offset, that has to be written down before the
+        log is used.
         """
         is_new = not disk.exists(directory)
         disk.make_directory(directory)
@@ -203,10 +205,17 @@ class PartitionLog:
 
     @property
     def recovery_checkpoint(self) -> int:
-        """The offset from whose segment on the next start after a crash has to read, for the checkpoint."""
+        """The offset from whose segment on the next start after a crash has to read, for the checkpoint.
+
+        It is the recovery point, except that a segment whose index files are not synced must be read again.
+        So the end of the active one is not written down: a roll would make it the start of the next.
+        """
+        offset = self.recovery_point
         if self._unsynced_indexes:
-            return min(self.recovery_point, self._unsynced_indexes[0].base_offset)
-        return self.recovery_point
+            offset = min(offset, self._unsynced_indexes[0].base_offset)
+        if offset == self.log_end_offset and self.active.has_unwritten_indexes:
+            offset -= 1
+        return offset
 
     @property
     def has_durable_name(self) -> bool:

@@ -16,6 +16,7 @@ from tidelog.storage.log_directories import (
     read_meta_properties,
     stored_cluster_id,
 )
+from tidelog.storage.partition_metadata import read_topic_id
 from tidelog.storage.simulated_disk import SimulatedDisk
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -239,3 +240,37 @@ def test_data_directories_are_there_after_a_power_cut() -> None:
 )
 def test_folder_names(name: str, expected: tuple[str, int] | None) -> None:
     assert parse_folder_name(name) == expected
+
+
+def test_damage_in_flushed_batches_comes_with_advice(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    append(log, [NOW_MS])
+    log.roll(NOW_MS)
+    append(log, [NOW_MS])
+    directories.close()
+    path = f"/data/orders-0/{0:020d}.log"
+    overwrite(disk, path, file_bytes(disk, path)[:-1])
+    disk.remove(f"/data/orders-0/{0:020d}.index")
+    directories = open_directories(disk)
+    with pytest.raises(LogDirectoryUnusable, match=rf"{path}: no whole batch at position 0.*truncate -s"):
+        open_all(directories)
+
+
+def test_a_recovery_point_that_was_lost_is_taken_back_at_once(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    for _ in range(3):
+        append(log, [NOW_MS])
+    directories.close()
+    path = f"/data/orders-0/{0:020d}.log"
+    overwrite(disk, path, file_bytes(disk, path)[:-1])
+    open_all(open_directories(disk))
+    assert file_bytes(disk, "/data/recovery-point-offset-checkpoint") == b"0\n1\norders 0 2\n"
+
+
+@pytest.mark.parametrize("size", range(12))
+def test_a_torn_note_of_the_topic_counts_as_none(disk: SimulatedDisk, size: int) -> None:
+    disk.make_directory("/data/orders-0")
+    overwrite(disk, "/data/orders-0/partition.metadata", b"version: 0\ntopic_id: x\n"[:size])
+    assert read_topic_id(disk, "/data/orders-0") is None

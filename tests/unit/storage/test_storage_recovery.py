@@ -17,9 +17,10 @@ from storage_logs import (
 )
 
 from tidelog.records.batch import read_header
-from tidelog.records.builder import build_control_batch
+from tidelog.records.builder import assemble, build_control_batch
+from tidelog.records.compression import Codec
 from tidelog.storage.partition_log import PartitionLog, mark_for_swap
-from tidelog.storage.segment import CLEANED, Segment
+from tidelog.storage.segment import CLEANED, Segment, SegmentCorrupt
 from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
@@ -429,3 +430,115 @@ def test_a_stop_at_any_step_of_a_swap_leaves_the_old_segments_or_the_new(power_c
         check_indexes(disk)
         assert not [name for name in disk.list(DIRECTORY) if name.endswith((".swap", ".cleaned", ".deleted"))]
     assert seen == {True, False}
+
+
+# Holes
+
+
+def log_with_a_gap(disk: SimulatedDisk) -> tuple[list[int], int]:
+    """A log whose second segment is missing, as after Kafka's cleaner; the base offsets, and the end."""
+    log = open_log(disk, DIRECTORY, **SMALL)
+    fill(log, Random(31), 100)
+    bases = [segment.base_offset for segment in log.segments]
+    log.close(clean=False)
+    for kind in (".log", ".index", ".timeindex"):
+        disk.remove(log_path(bases[1], kind))
+    return bases, log.log_end_offset
+
+
+def test_a_gap_before_the_recovery_point_is_accepted(disk: SimulatedDisk) -> None:
+    bases, end = log_with_a_gap(disk)
+    for recovery_point in (end, bases[3], bases[2]):
+        log = open_log(disk, DIRECTORY, clean=False, recovery_point=recovery_point, **SMALL)
+        assert [segment.base_offset for segment in log.segments] == [bases[0], *bases[2:]]
+        assert log.log_end_offset == end
+        log.close(clean=False)
+
+
+def test_a_gap_behind_the_recovery_point_ends_the_log(disk: SimulatedDisk) -> None:
+    bases, _ = log_with_a_gap(disk)
+    log = open_log(disk, DIRECTORY, clean=False, recovery_point=bases[1] - 1, **SMALL)
+    assert [segment.base_offset for segment in log.segments] == [bases[0]]
+    assert log.log_end_offset == bases[1] and log.truncated_bytes > 0
+    assert not [name for name in disk.list(DIRECTORY) if name.endswith(".log") and int(name[:20]) > 0]
+
+
+def test_segments_adjoin_even_if_offsets_are_missing_where_the_log_rolls(disk: SimulatedDisk) -> None:
+    log = open_log(disk, DIRECTORY, **SMALL)
+    batches = fill(log, Random(32), 200, gaps=True)
+    assert len(log.segments) > 4
+    log.close(clean=False)
+    log = open_log(disk, DIRECTORY, clean=False, **SMALL)
+    assert read_all(log) == b"".join(batch.data for batch in batches)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_recovery_cut_stays_cut(seed: int) -> None:
+    disk = new_disk(seed)
+    log = open_log(disk, DIRECTORY)
+    fill(log, Random(33), 20)
+    log.flush()
+    whole = file_bytes(disk, log_path(0))
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    overwrite(disk, log_path(0), bytes(damaged))
+    disk.open(log_path(0), create=False).sync()
+    log = open_log(disk, DIRECTORY, clean=False)
+    size_bytes = log.size_bytes
+    assert 0 < size_bytes < len(whole)
+    assert len(file_bytes(disk.crash(), log_path(0))) == size_bytes
+
+
+@pytest.mark.parametrize("damage", ["no index", "producers to replay"])
+def test_damage_in_flushed_segments_is_for_a_person(disk: SimulatedDisk, damage: str) -> None:
+    log = open_log(disk, DIRECTORY, **SMALL)
+    fill(log, Random(34), 100)
+    end = log.log_end_offset
+    log.close()
+    data = file_bytes(disk, log_path(0))
+    overwrite(disk, log_path(0), data[:-5])
+    if damage == "no index":
+        disk.remove(log_path(0, ".index"))
+    for name in disk.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{DIRECTORY}/{name}")
+    for clean in (True, False):
+        with pytest.raises(SegmentCorrupt, match=rf"{log_path(0)}: no whole batch at position \d+"):
+            open_log(disk, DIRECTORY, clean=clean, recovery_point=end, **SMALL)
+        assert len(file_bytes(disk, log_path(0))) == len(data) - 5
+
+
+def test_a_control_batch_that_kafka_emptied_says_nothing(disk: SimulatedDisk) -> None:
+    log = open_log(disk, DIRECTORY)
+    append(log, [NOW_MS], producer_id=3, producer_epoch=0, base_sequence=0)
+    marker = build_control_batch(False, 3, 0, 1, NOW_MS, base_offset=1, leader_epoch=0)
+    empty = assemble(read_header(marker)._replace(records_count=0), b"", Codec.NONE)
+    log.append(empty, read_header(empty), 1, 0, NOW_MS)
+    before = state(log)
+    log.close(clean=False)
+    log = open_log(disk, DIRECTORY, clean=False)
+    assert (log.log_end_offset, state(log)) == (2, before)
+
+
+def test_a_swap_that_got_its_name_is_not_taken_for_one_of_the_replaced() -> None:
+    """The three compacted segments get their names in any order when the power goes."""
+    disk, log = prepared_for_compaction(0)
+    old = log.segments[:3]
+    new = []
+    for source in old:
+        segment = Segment.create(
+            disk, log._open_files, DIRECTORY, source.base_offset, log.config, NOW_MS, suffix=CLEANED
+        )
+        *_, (position, header) = source.batches()
+        segment.append(
+            source.file.read(position, header.size_bytes), header.last_offset, header.max_timestamp_ms, NOW_MS
+        )
+        segment.complete()
+        new.append(segment)
+    mark_for_swap(disk, DIRECTORY, new)
+    log.begin_replacement([([source], segment) for source, segment in zip(old, new, strict=True)])
+    disk.sync_directory(DIRECTORY)
+    expected = read_all(log)
+    new[1].rename("")
+    log = open_log(disk.kill(), DIRECTORY, clean=False, **SMALL)
+    assert read_all(log) == expected

@@ -4,11 +4,11 @@ import contextlib
 from random import Random
 
 import pytest
-from storage_logs import NOW_MS, append, fill, folder, new_disk, open_log, read_all
+from storage_logs import NOW_MS, append, fill, folder, new_disk, open_log, overwrite, read_all
 
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.retention import RetentionReason, remove_deleted_files
-from tidelog.storage.segment import SWAP
+from tidelog.storage.segment import SWAP, TRANSACTION_INDEX
 from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
@@ -204,3 +204,21 @@ def test_a_segment_without_its_final_name_is_dropped_by_a_later_check(disk: Simu
     plan = log.retention_plan(9000, 3)
     assert plan.reasons[0] is RetentionReason.LOG_START
     assert log.delete_segments(plan, 9000).paths()[0].endswith(f"{0:020d}.log")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_segment_that_comes_back_has_its_transaction_index(seed: int) -> None:
+    disk = new_disk(seed)
+    log = log_of_segments(disk, [1000] * 3 + [9000], retention_ms=1000)
+    for segment in log.segments[:3]:
+        overwrite(disk, segment.path(TRANSACTION_INDEX), b"")
+    disk.sync_directory(DIRECTORY)
+    dropped = log.delete_segments(log.retention_plan(9000, 4), 9000)
+    disk.cut_power_at(1 + seed % 20)
+    with contextlib.suppress(PowerCut):
+        dropped.run()
+    disk = disk.crash()
+    names = disk.list(DIRECTORY)
+    for base_offset in range(3):
+        if f"{base_offset:020d}.log" in names:
+            assert f"{base_offset:020d}.txnindex" in names
