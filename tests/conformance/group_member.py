@@ -1,0 +1,219 @@
+"""One member of a group as a process of its own, which a test can kill: says on standard output what it does.
+
+    python group_member.py <client> <bootstrap> <group> <topic> <strategy> <instance id or ->
+
+    A <seconds> <partitions>          it may read these from now on (monotonic clock of the machine)
+    R <seconds> <partitions>          it does not read these any more
+    V <seconds> <partition> <value>   it has read and processed a record
+
+It commits what it has processed: every few records, and before it gives partitions up. A line on standard
+input, or its end, makes it leave in good order. kafkajs/member.js speaks the same.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterable
+
+SESSION_MS = 3_000
+HEARTBEAT_MS = 300
+METADATA_MS = 500
+COMMIT_RECORDS = 20
+
+
+def say(kind: str, *fields: object) -> None:
+    print(kind, f"{time.monotonic():.6f}", *fields, flush=True)
+
+
+def listed(partitions: Iterable[int]) -> str:
+    return ",".join(str(partition) for partition in sorted(partitions)) or "-"
+
+
+def stop_when_told() -> threading.Event:
+    stopped = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.readline()
+        stopped.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return stopped
+
+
+def run_confluent(
+    protocol: str, bootstrap: str, group: str, topic: str, strategy: str, instance: str
+) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    settings: dict[str, object] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "group.protocol": protocol,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "fetch.wait.max.ms": 100,
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
+        "reconnect.backoff.max.ms": 500,
+        "log_level": 0,
+    }
+    if protocol == "consumer":
+        settings["group.remote.assignor"] = strategy
+    else:
+        settings["partition.assignment.strategy"] = strategy
+        settings["session.timeout.ms"] = SESSION_MS
+        settings["heartbeat.interval.ms"] = HEARTBEAT_MS
+    if instance != "-":
+        settings["group.instance.id"] = instance
+    client, stopped, uncommitted = Consumer(settings), stop_when_told(), 0
+
+    def commit() -> None:
+        nonlocal uncommitted
+        try:
+            if uncommitted:
+                client.commit(asynchronous=False)
+        except KafkaException:
+            pass  # fenced, or no coordinator for a moment: the records will be read again
+        uncommitted = 0
+
+    def assigned(_: object, partitions: list[object]) -> None:
+        say("A", listed(p.partition for p in partitions))  # type: ignore[attr-defined]
+
+    def revoked(_: object, partitions: list[object]) -> None:
+        commit()
+        say("R", listed(p.partition for p in partitions))  # type: ignore[attr-defined]
+
+    def lost(_: object, partitions: list[object]) -> None:
+        say("R", listed(p.partition for p in partitions))  # type: ignore[attr-defined]
+
+    client.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
+    while not stopped.is_set():
+        message = client.poll(0.1)
+        if message is not None and not message.error():
+            say("V", message.partition(), message.value().decode())
+            uncommitted += 1
+        if uncommitted >= COMMIT_RECORDS or (message is None and uncommitted):
+            commit()
+    commit()
+    client.close()
+
+
+def run_kafka_python(bootstrap: str, group: str, topic: str, strategy: str, instance: str) -> None:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from kafka.errors import KafkaError
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
+    client = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        group_instance_id=None if instance == "-" else instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        metadata_max_age_ms=METADATA_MS,
+        fetch_max_wait_ms=100,
+        partition_assignment_strategy=[assignors[strategy]],
+    )
+    stopped, uncommitted = stop_when_told(), 0
+
+    def commit() -> None:
+        nonlocal uncommitted
+        try:
+            if uncommitted:
+                client.commit()
+        except KafkaError:
+            pass
+        uncommitted = 0
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: set[object]) -> None:
+            commit()
+            say("R", listed(p.partition for p in revoked))  # type: ignore[attr-defined]
+
+        def on_partitions_assigned(self, assigned: set[object]) -> None:
+            say("A", listed(p.partition for p in assigned))  # type: ignore[attr-defined]
+
+    client.subscribe([topic], listener=Listener())
+    while not stopped.is_set():
+        records = client.poll(timeout_ms=100, max_records=COMMIT_RECORDS)
+        for batch in records.values():
+            for record in batch:
+                say("V", record.partition, record.value.decode())
+                uncommitted += 1
+        commit()
+    client.close()
+
+
+async def run_aiokafka(bootstrap: str, group: str, topic: str, strategy: str, instance: str) -> None:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from aiokafka.errors import KafkaError
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
+    client = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        group_instance_id=None if instance == "-" else instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        metadata_max_age_ms=METADATA_MS,
+        fetch_max_wait_ms=100,
+        partition_assignment_strategy=[assignors[strategy]],
+    )
+    stopped, uncommitted = stop_when_told(), 0
+
+    async def commit() -> None:
+        nonlocal uncommitted
+        try:
+            if uncommitted:
+                await client.commit()
+        except KafkaError:
+            pass
+        uncommitted = 0
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: set[object]) -> None:
+            await commit()
+            say("R", listed(p.partition for p in revoked))  # type: ignore[attr-defined]
+
+        async def on_partitions_assigned(self, assigned: set[object]) -> None:
+            say("A", listed(p.partition for p in assigned))  # type: ignore[attr-defined]
+
+    client.subscribe([topic], listener=Listener())
+    await client.start()
+    while not stopped.is_set():
+        for batch in (await client.getmany(timeout_ms=100, max_records=COMMIT_RECORDS)).values():
+            for record in batch:
+                say("V", record.partition, record.value.decode())
+                uncommitted += 1
+        await commit()
+    await client.stop()
+
+
+def main(client: str, *where: str) -> None:
+    if client == "aiokafka":
+        asyncio.run(run_aiokafka(*where))
+    elif client == "kafka-python":
+        run_kafka_python(*where)
+    else:
+        run_confluent({"confluent": "classic", "confluent-consumer": "consumer"}[client], *where)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
