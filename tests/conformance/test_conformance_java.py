@@ -137,7 +137,7 @@ def test_admin(bootstrap: str) -> None:
     }
 
 
-@pytest.mark.parametrize("protocol", ["classic"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group(protocol: str, bootstrap: str, make_topic: TopicMaker) -> None:
     topic, group = make_topic(PARTITION_COUNT), new_name("java-group")
     run_java(bootstrap, "produce", topic, "none", "all", str(RECORD_COUNT))
