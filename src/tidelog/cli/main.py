@@ -13,6 +13,7 @@ COMMANDS = {
     "group": CommandEntry(
         "tidelog.cli.group:group", "Look at consumer groups, their lag, and move their offsets."
     ),
+    "txn": CommandEntry("tidelog.cli.txn:txn", "Look at transactions, and abort one that hangs."),
     "config": CommandEntry("tidelog.cli.config:config", "Read and change settings of topics and brokers."),
     "cluster": CommandEntry("tidelog.cli.cluster:cluster", "Show the brokers and the controller."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
