@@ -95,7 +95,7 @@ class TransactionsOfCluster:
         request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))  # type: ignore[arg-type]
         (found,) = self._call(coordinator, request, DescribeTransactionsResponse).transaction_states
         _check(found.error_code, f"transaction {transactional_id!r} cannot be described")
-        start_ms = round(found.transaction_start_time.timestamp() * 1000)
+        start = found.transaction_start_time
         return DescribedTransaction(
             transactional_id,
             found.transaction_state,
@@ -103,7 +103,7 @@ class TransactionsOfCluster:
             found.producer_epoch,
             coordinator,
             round(found.transaction_timeout.total_seconds() * 1000),
-            start_ms if start_ms >= 0 else None,
+            None if start is None else round(start.timestamp() * 1000),
             tuple(f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions),
         )
 

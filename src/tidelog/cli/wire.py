@@ -11,6 +11,7 @@ from typing import Any
 
 from tidelog.cli.connection import Connection, split_address
 from tidelog.cli.errors import CommandError
+from tidelog.protocol import schema_reader
 
 FRAME_SIZE_MAX_BYTES = 64 << 20
 _CORRELATION_ID = 1
@@ -45,7 +46,8 @@ def call(address: str, request: Any, response_class: type[Any], timeout_seconds:
 def _parse(answer: memoryview, response_class: type[Any], entity_reader: Any) -> Any:
     header_class = response_class.__header_schema__
     _, header_size = entity_reader(header_class)(answer, 0)
-    response, _ = entity_reader(response_class)(answer, header_size)
+    # kio's own reader refuses the -1 that stands for a time that is not known.
+    response, _ = schema_reader.entity_reader(response_class)(answer, header_size)
     return response
 
 
