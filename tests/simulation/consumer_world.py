@@ -233,6 +233,7 @@ class ConsumerWorld(GroupWorld):
         self.follower = DurableGroups()
         self.followed = 0
         self.seen_reading: object = None
+        self.buried_token = 0
         self.outdated: set[int] = set()
         self.takeovers: set[int] = set()
         self.told_epoch = 0
@@ -286,7 +287,8 @@ class ConsumerWorld(GroupWorld):
         group = self.group()
         super().append(effect)
         if group is not None and self.group() is None:
-            # Buried, or a classic group now: epochs begin anew.
+            # Buried, or a classic group now: epochs begin anew, though older answers may be on their way.
+            self.buried_token = self._token
             self.told_epoch = 0
             self.member_epochs.clear()
 
@@ -412,6 +414,8 @@ class ConsumerWorld(GroupWorld):
         if command.member_epoch > 0:
             before = self.member_epochs.get(member_id, 0)
             must(epoch >= before, f"{member_id} was told epoch {epoch} after {before}")
+        if command.token <= self.buried_token:
+            return
         self.member_epochs[member_id] = epoch
         self.told_epoch = max(self.told_epoch, epoch)
         group = self.group()

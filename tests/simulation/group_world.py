@@ -269,6 +269,7 @@ class GroupWorld:
         self._serial = 0
         self._offset = 0
         self.log: list[tuple[bytes, bytes | None]] = []
+        self.batch_ends: list[int] = []
         self.replicated = 0
         self.faulty = True
         self.trace = hashlib.sha256()
@@ -381,6 +382,7 @@ class GroupWorld:
             self.synced_generation = -1
         base_offset = len(self.log)
         self.log.extend(effect.records)
+        self.batch_ends.append(len(self.log))
         self.run(machine.wrote(effect.token, base_offset, self.now_ms))
         self.in_flight.append((effect.token, len(self.log)))
         if self.in_flight[:-1] or self.chance(0.3):
@@ -418,7 +420,10 @@ class GroupWorld:
         self.timers.clear()
         self.in_flight.clear()
         self.asked.clear()
-        del self.log[self.random.randint(self.replicated, len(self.log)) :]
+        # A batch is there as a whole or not at all.
+        ends = [self.replicated, *(end for end in self.batch_ends if end > self.replicated)]
+        del self.log[self.random.choice(ends) :]
+        self.batch_ends.clear()
         self.replicated = len(self.log)
         self.later(self.random.randint(10, 1_500), self.elect)
 

@@ -150,9 +150,12 @@ class GroupMachine:
         for index, (key, value) in enumerate(pending.records):
             self.apply(key, value, base_offset + index, pending.producer_id)
         self._outbox.emit(pending.held)
+        effects = self._outbox.take()
         if pending.on_written is not None:
+            # A step of its own: if its records are refused, what has been written still counts.
             pending.on_written(now_ms)
-        return self._outbox.take()
+            effects += self._outbox.take()
+        return effects
 
     def appended(self, token: int, now_ms: int) -> list[Effect]:
         """The records survive us: answer those who were to wait for that."""
