@@ -122,6 +122,7 @@ class Broker:
         self._set_strays_aside(image)
         for topic in image.topics.values():
             self._open_topic(topic)
+        self.log_directories.take_back_recovery_points()
         self.metadata.listen(self._image_changed)
         self.image_version = image.version
         self.housekeeping = Housekeeping(self)

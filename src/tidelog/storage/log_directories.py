@@ -216,27 +216,25 @@ class LogDirectories:
             config = config_of(stored.topic_partition)
             try:
                 self._open_log(stored, config, now_ms, producer_id_expiration_ms, None)
-            except SegmentCorrupt as error:
-                raise LogDirectoryUnusable(
-                    f"log.dirs: {error}. These batches were flushed, so the disk has damaged them. Restore"
-                    f" {stored.path} from a copy; or cut the damaged file at that position (truncate -s) to"
-                    " lose the rest of this file; or move the folder away to lose the partition"
-                ) from error
             except OSError as error:
                 raise LogDirectoryUnusable(f"log.dirs: {stored.path} cannot be opened: {error}") from error
-        self._take_back_recovery_points()
+        self.take_back_recovery_points()
         return self.logs
 
-    def _take_back_recovery_points(self) -> None:
+    def take_back_recovery_points(self) -> None:
         """Write the recovery points down if recovery took one back, before anything is appended.
 
         The next recovery would otherwise take for flushed what is not: batches appended where some were lost,
-        or indexes that were written again.
+        or indexes that were written again. To be called when all stored logs are open. A disk that is full
+        must not keep the broker from starting: the next checkpoint tries again.
         """
         for topic_partition, log in self.logs.items():
             checkpointed = self._directory_of[topic_partition].recovery_points.get(topic_partition, 0)
             if log.recovery_checkpoint < checkpointed:
-                self.checkpoint_plan().run()
+                try:
+                    self.checkpoint_plan().run()
+                except OSError as error:
+                    logger.warning("the recovery points could not be written: %s", error)
                 return
 
     def open_log(
@@ -286,6 +284,12 @@ class LogDirectories:
             )
         except PartitionMetadataMalformed as error:
             raise LogDirectoryUnusable(str(error)) from error
+        except SegmentCorrupt as error:
+            raise LogDirectoryUnusable(
+                f"log.dirs: {error}. These batches were flushed, so the disk has damaged them. Restore {path}"
+                " from a copy; or cut the damaged file at that position (truncate -s) to lose the rest of it;"
+                " or move the folder away to lose the partition"
+            ) from error
         self.logs[topic_partition] = log
         self._directory_of[topic_partition] = directory
         directory.log_count += 1

@@ -326,8 +326,12 @@ class Recovery:
             self._truncated_bytes += lost_bytes
             segment.cut(end)
         # Without replay the segment lies before the recovery point: no flush will come back to it.
-        segment.write_indexes(final=True, sync=replay_from is None)
-        segment.drop_unused_indexes()
+        try:
+            segment.write_indexes(final=True, sync=replay_from is None)
+            segment.drop_unused_indexes()
+        except OSError as error:
+            # A full disk must not keep the broker from starting: they are in memory, and written later.
+            logger.warning("%r: its indexes could not be written: %s", segment, error)
         return next_offset
 
     def _start_anew(self, segments: list[Segment], log_start_offset: int) -> int:
