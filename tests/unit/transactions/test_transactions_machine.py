@@ -1,6 +1,7 @@
 """The transaction machine, step by step, with a log that does as it is told."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -535,5 +536,7 @@ def test_resigning_answers_those_who_wait() -> None:
 
 def test_the_diagram_has_every_state_that_is_reached() -> None:
     drawn = mermaid()
+    page = Path(__file__).parents[3] / "docs" / "transactions.md"
+    assert drawn in page.read_text(encoding="utf-8")
     for state in TransactionState:
         assert (str(state) in drawn) is (state is not TransactionState.PREPARE_EPOCH_FENCE)

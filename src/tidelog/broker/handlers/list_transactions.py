@@ -5,10 +5,10 @@ version 2 on by a pattern of the whole transactional id (KIP-1152). Unknown stat
 pattern that is none gets INVALID_REGULAR_EXPRESSION.
 """
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidelog.groups.topic_regex import InvalidRegex, TopicRegex
 from tidelog.model.errors import ErrorCode
 from tidelog.transactions.states import STATES_BY_NAME
 from tidelog.transactions.transaction import Transaction
@@ -24,9 +24,11 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     machines = broker.transactions.machines()
     if isinstance(machines, ErrorCode):
         return {"error_code": machines}
+    asked = getattr(body, "transactional_id_pattern", None)
     try:
-        pattern = re.compile(getattr(body, "transactional_id_pattern", None) or "")
-    except re.error:
+        # An engine without backtracking, which no pattern can keep busy.
+        pattern = TopicRegex(asked) if asked else None
+    except InvalidRegex:
         return {"error_code": ErrorCode.INVALID_REGULAR_EXPRESSION}
     longer_than_ms = getattr(body, "duration_filter", -1)
     now_ms = broker.clock.now_ms()
@@ -35,7 +37,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
         for machine in machines
         for transaction in machine.transactions.values()
         if _passes(transaction, body, longer_than_ms, now_ms)
-        and (not pattern.pattern or pattern.fullmatch(transaction.transactional_id))
+        and (pattern is None or pattern.matches(transaction.transactional_id))
     ]
     return {
         "error_code": ErrorCode.NONE,
