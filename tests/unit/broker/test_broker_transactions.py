@@ -388,6 +388,24 @@ def test_adding_offsets_in_every_version(node: NodeUnderTest, version: int) -> N
     assert refused.error_code == fenced
 
 
+def test_offsets_of_an_unknown_generation(node: NodeUnderTest) -> None:
+    _, pid, epoch = init(node)
+    part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
+    answer = ask(
+        node,
+        "txn_offset_commit",
+        5,
+        transactional_id=TX,
+        group_id="g",
+        producer_id=pid,
+        producer_epoch=epoch,
+        generation_id=3,
+        member_id="m",
+        topics=({"name": "t", "partitions": (part,)},),
+    )
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.ILLEGAL_GENERATION
+
+
 # Restarts, and partitions that do not take their marker
 
 

@@ -121,7 +121,8 @@ def _answer(body: Any, version: int, errors: Mapping[tuple[str, int], ErrorCode]
         error = errors[topic, index]
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE_VERSION:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return error
+        # Producers know generations only, also of groups that count by member epochs (KIP-848).
+        return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
     return {
         "topics": [
