@@ -50,6 +50,11 @@ def write_marker(broker: "Broker", place: TopicPartition, marker: Marker) -> Err
             now_ms=broker.clock.now_ms(),
         )
         error = ErrorCode.NONE if refused is None else refused.code
-    if not error and partition.waiters and not partition.progressing:
+    if error:
+        return error
+    if partition.flushes and partition.unflushed_messages >= partition.config.flush_messages:
+        # Started, not waited for: the answer of EndTxn does not promise that markers are on the disk.
+        broker.flusher.request(partition)
+    if partition.waiters and not partition.progressing:
         broker.note_progress(partition)
     return error

@@ -575,6 +575,17 @@ def test_a_late_copy_of_a_v2_marker_does_not_end_the_next_transaction(node: Node
     assert partition(node).last_stable_offset == 2
 
 
+def test_a_marker_is_flushed_where_the_topic_asks_for_it() -> None:
+    node = NodeUnderTest(**SETTINGS)
+    node.create_topic("t", 2, flush_messages="1")
+    ask(node, "find_coordinator", 3, key=TX, key_type=1)
+    _, pid, epoch = init(node)
+    add(node, pid, epoch)
+    assert produce(node, pid, epoch) == 0
+    end(node, pid, epoch)
+    assert partition(node).log.recovery_point == partition(node).log.log_end_offset == 2
+
+
 def test_read_committed_waiters_wake_at_the_marker(node: NodeUnderTest) -> None:
     _, pid, epoch = init(node)
     add(node, pid, epoch)
