@@ -9,7 +9,8 @@ DATA ?= data
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo test check format bench bench-short crash fuzz conformance conformance-kafka-python setup clean
+.PHONY: help up demo test check format bench bench-short crash fuzz exactly-once simulation conformance \
+	conformance-kafka-python setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,12 +49,18 @@ crash: $(STAMP) ## The long crash test: 400 kill -9 cycles under load (CI runs a
 fuzz: $(STAMP) ## The long fuzz test: a million hostile frames (CI runs 120,000)
 	@$(BIN)/python tests/chaos/fuzz_frames.py --frames 1000000
 
+exactly-once: $(STAMP) ## The long exactly-once test: 200,000 records through transactions, workers and broker killed
+	@$(BIN)/python tests/chaos/exactly_once.py --records 200000
+
+simulation: $(STAMP) ## 2,000 seeds each of groups and transactions, and every mutant caught
+	@TIDELOG_SIMULATION_SEEDS=2000 $(BIN)/pytest -q -n 2 tests/simulation
+
 conformance: $(STAMP) ## Only the real clients against a real broker
 	@tests/conformance/setup
 	@$(BIN)/pytest -q tests/conformance
 
 conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from its source release
-	@tests/conformance/kafka_python_suite
+	@$(BIN)/python tests/conformance/kafka_python_suite.py
 
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
 	@$(BIN)/python bench/run.py
