@@ -3,7 +3,7 @@
     python group_member.py <client> <bootstrap> <group> <topic> <strategy> <instance id or ->
 
     A <seconds> <partitions>          it may read these from now on (monotonic clock of the machine)
-    R <seconds> <partitions>          it does not read these any more
+    R <seconds> <partitions or all>   it does not read these any more
     V <seconds> <partition> <value>   it has read and processed a record
 
 It commits what it has processed: every few records, and before it gives partitions up. A line on standard
@@ -11,12 +11,14 @@ input, or its end, makes it leave in good order. kafkajs/member.js speaks the sa
 """
 
 import asyncio
+import faulthandler
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable
 
-SESSION_MS = 3_000
+SESSION_MS = 6_000
 HEARTBEAT_MS = 300
 METADATA_MS = 500
 COMMIT_RECORDS = 20
@@ -95,6 +97,7 @@ def run_confluent(
         if uncommitted >= COMMIT_RECORDS or (message is None and uncommitted):
             commit()
     commit()
+    say("R", "all")
     client.close()
 
 
@@ -141,6 +144,8 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, strategy: str, inst
         def on_partitions_assigned(self, assigned: set[object]) -> None:
             say("A", listed(p.partition for p in assigned))  # type: ignore[attr-defined]
 
+    # A kafka-python leader that does not know the topic yet assigns nothing, and may never look again.
+    client.partitions_for_topic(topic)
     client.subscribe([topic], listener=Listener())
     while not stopped.is_set():
         records = client.poll(timeout_ms=100, max_records=COMMIT_RECORDS)
@@ -149,6 +154,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, strategy: str, inst
                 say("V", record.partition, record.value.decode())
                 uncommitted += 1
         commit()
+    say("R", "all")
     client.close()
 
 
@@ -203,6 +209,7 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, strategy: str, in
                 say("V", record.partition, record.value.decode())
                 uncommitted += 1
         await commit()
+    say("R", "all")
     await client.stop()
 
 
@@ -216,4 +223,5 @@ def main(client: str, *where: str) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # what is it doing? says it on standard error
     main(*sys.argv[1:])

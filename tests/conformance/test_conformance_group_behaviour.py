@@ -8,6 +8,7 @@ committed.
 
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -32,8 +33,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
-    "group.consumer.min.session.timeout.ms": "3000",
-    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.heartbeat.interval.ms": "300",
     "group.consumer.heartbeat.interval.ms": "300",
 }
@@ -93,8 +94,10 @@ class MemberProcess:
         self.held: list[Held] = []
         self.read: list[tuple[int, str]] = []
         self.assignment_count = 0
+        self.killed = False
+        self._complaints = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (as long as the member)
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, text=True
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -102,9 +105,14 @@ class MemberProcess:
     def _listen(self) -> None:
         assert self._child.stdout is not None
         for line in self._child.stdout:
+            if not line.endswith("\n"):
+                return  # killed in the middle of a word
             kind, at, *fields = line.split()
             if kind == "V":
                 self.read.append((int(fields[0]), fields[1]))
+                continue
+            if fields[0] == "all":
+                self._release(float(at))
                 continue
             partitions = [int(partition) for partition in fields[0].split(",") if partition != "-"]
             if kind == "A":
@@ -118,12 +126,20 @@ class MemberProcess:
             if held.until == float("inf") and (partitions is None or held.partition in partitions):
                 held.until = at
 
+    def __repr__(self) -> str:
+        """What it holds; if it has ended, how and why."""
+        if self._child.poll() is None:
+            return str(sorted(self.owned))
+        self._complaints.seek(0)
+        return f"ended with {self._child.returncode}: {self._complaints.read()[-1500:]}"
+
     @property
     def owned(self) -> set[int]:
         return {held.partition for held in self.held if held.until == float("inf")}
 
     def leave(self) -> None:
         assert self._child.stdin is not None
+        assert self._child.poll() in (None, 0), self
         if self._child.poll() is None:
             self._child.stdin.write("leave\n")
             self._child.stdin.close()
@@ -133,10 +149,12 @@ class MemberProcess:
             self.kill()
             raise
         self._listener.join(DEADLINE_SECONDS)
-        self._release(time.monotonic())
+        assert self._child.returncode == 0, self
+        assert not self.owned, f"{self} left without a word"
 
     def kill(self) -> None:
         """A crash: the member reads nothing from here on, and says nothing of it."""
+        self.killed = True
         self._child.kill()
         self._child.wait(DEADLINE_SECONDS)
         self._listener.join(DEADLINE_SECONDS)
@@ -203,7 +221,7 @@ class GroupUnderTest:
             together = sorted(partition for each in owned for partition in each)
             return together == list(range(self.partition_count)) and min(map(len, owned)) >= least
 
-        await_that(shared, lambda: f"{self.client} {self.strategy}: {[member.owned for member in members]}")
+        await_that(shared, lambda: f"{self.client} {self.strategy}: {members}")
 
     def add_partitions(self, count: int) -> None:
         self.admin.create_partitions([NewPartitions(self.topic, count)])[self.topic].result(DEADLINE_SECONDS)
@@ -219,7 +237,8 @@ class GroupUnderTest:
 
         await_that(lambda: processed() == self.written, lambda: f"read {processed()} of {self.written}")
         for member in self.members:
-            member.leave()
+            if not member.killed:
+                member.leave()
         check_one_reader_each([held for member in self.members for held in member.held])
         return Counter(value for member in self.members for _, value in member.read)
 
@@ -482,7 +501,7 @@ def test_surplus_members_wait_for_their_turn(broker: RunningBroker) -> None:
         members = [group.join() for _ in range(6)]
         await_that(
             lambda: sorted(len(member.owned) for member in members) == [0, 0, 1, 1, 1, 1],
-            lambda: str([member.owned for member in members]),
+            lambda: str(members),
         )
         for member in [member for member in members if member.owned][:2]:
             member.leave()

@@ -12,13 +12,14 @@ const kafka = new Kafka({ clientId: 'member', brokers: [bootstrap], logLevel: lo
 const consumer = kafka.consumer({
   groupId: group,
   maxWaitTimeInMs: 100,
-  sessionTimeout: 3000,
-  rebalanceTimeout: 6000,
+  sessionTimeout: 6000,
+  rebalanceTimeout: 10000,
   heartbeatInterval: 300,
   metadataMaxAge: 500,
 })
 
 let held = []
+let leaving = false
 const release = () => {
   if (held.length) say('R', held.join(','))
   held = []
@@ -38,13 +39,17 @@ async function main() {
     autoCommit: true,
     autoCommitThreshold: 20,
     autoCommitInterval: 100,
-    eachMessage: async ({ partition, message }) => say('V', partition, message.value.toString()),
+    eachMessage: async ({ partition, message }) => {
+      if (leaving) throw new Error('leaving') // so that it is not committed as if it were processed
+      say('V', partition, message.value.toString())
+    },
   })
 }
 
 const leave = async () => {
-  await consumer.disconnect()
+  leaving = true
   release()
+  await consumer.disconnect()
   process.exit(0)
 }
 readline.createInterface({ input: process.stdin }).once('line', leave).on('close', leave)
