@@ -54,6 +54,8 @@ SETTINGS = {
 TOPIC_SETTINGS = {"segment.bytes": "1000000"}
 SLOTS = (("confluent-kafka", True), ("kafka-python", True), ("confluent-kafka", False))
 """The workers: client, and whether it is a static member."""
+KILL_WEIGHTS = (2, 2, 1)
+"""A dead dynamic member holds up its group until its session ends; a static one is back at once."""
 ZOMBIES = (
     ("confluent-kafka", "timeout"),
     ("kafka-python", "successor"),
@@ -61,15 +63,15 @@ ZOMBIES = (
     ("kafka-python", "timeout"),
 )
 ZOMBIES_AT_ONCE = 2
-BACKLOG_RECORDS = 6_000
+TICK_RECORDS = 2_000
 PLENTY = 0.8
 DROP_RECORDS = 2
-ZOMBIE_STOP_SECONDS = 4.5
+ZOMBIE_STOP_SECONDS = 4.0
 ZOMBIE_SUCCESSOR_STOP_SECONDS = 2.5
-ZOMBIE_SECONDS_MAX = 40.0
+ZOMBIE_SECONDS_MAX = 60.0
 BROKER_SETTLED_SECONDS = 1.5
 WORKER_KILL_SECONDS = (0.4, 1.8)
-BROKER_KILL_SECONDS = (2.0, 5.0)
+BROKER_KILL_SECONDS = (3.0, 7.0)
 CHAOS_PROGRESS = 0.9
 CHAOS_TIME = 0.7
 TICK_SECONDS = 0.05
@@ -214,16 +216,16 @@ class Feeder:
             }
         )
 
-    def feed(self, done_records: int, *, hungry: bool) -> None:
+    def feed(self, *, hungry: bool) -> None:
         """Some more. While zombies still need input the last fifth comes in drops."""
-        count = min(self.records - self.written, BACKLOG_RECORDS - (self.written - done_records))
+        count = min(self.records - self.written, TICK_RECORDS)
         if hungry:
             plenty = int(self.records * PLENTY) - self.written
             count = min(count, max(plenty, DROP_RECORDS))
-        for number in range(self.written, self.written + max(count, 0)):
+        for number in range(self.written, self.written + count):
             value = b"%d" % number
             self.producer.produce(INPUT, value, partition=number % PARTITIONS, on_delivery=self._delivered)
-        self.written += max(count, 0)
+        self.written += count
         self.producer.poll(0)
         if self.refused:
             raise Violation(f"the input could not be written: {self.refused[0]}")
@@ -365,7 +367,7 @@ class Run:
             now = time.monotonic()
             if now - self.begun > self.seconds_max:
                 raise Violation(f"{self.done_records} of {self.records} records in {self.seconds_max:.0f} s")
-            self.feeder.feed(self.done_records, hungry=bool(self.zombies))
+            self.feeder.feed(hungry=bool(self.zombies))
             self._step_zombies()
             self._restart_workers()
             if not quiet and now > kill_worker_at:
@@ -407,7 +409,7 @@ class Run:
 
     def _kill_worker(self) -> None:
         """One of them; half of the time not before it is inside a transaction."""
-        worker = self.random.choice(self.workers)
+        worker = self.random.choices(self.workers, KILL_WEIGHTS)[0]
         deadline = time.monotonic() + (0.5 if self.random.random() < 0.5 else 0.0)
         while time.monotonic() < deadline and worker.last()[0] not in OPEN:
             time.sleep(0.001)

@@ -27,8 +27,8 @@ from typing import Any, Protocol
 INPUT, OUTPUT, GROUP = "input", "output", "transformers"
 TAG = "transaction"
 BATCH_RECORDS_MAX = 200
-SESSION_MS = 3_000
-HEARTBEAT_MS = 500
+SESSION_MS = 1_500
+HEARTBEAT_MS = 300
 TRANSACTION_MS = 8_000
 ZOMBIE_TRANSACTION_MS = 2_000
 ZOMBIE_JUMP_SECONDS = 2.0
