@@ -151,7 +151,7 @@ def _hide_transaction(history: History) -> History:
 SPOILERS: dict[str, Callable[[History], History]] = {
     "duplicate": lambda h: _spoil(h, lambda records, n: [*records[:n], records[n], *records[n:]]),
     "loss": lambda h: _spoil(h, lambda records, n: records[:n] + records[n + 1 :]),
-    "order": lambda h: _spoil(h, lambda r, n: [*r[:n], r[n + 1], r[n], *r[n + 2 :]]),
+    "order": lambda h: _spoil(h, lambda r, n: [*r[: n - 1], r[n], r[n - 1], *r[n + 1 :]]),
     "change": lambda h: _spoil(h, lambda r, n: [*r[:n], r[n]._replace(value=b"0"), *r[n + 1 :]]),
     "aborted": _show_aborted,
     "transaction": _hide_transaction,
