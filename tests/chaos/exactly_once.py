@@ -76,6 +76,7 @@ CHAOS_PROGRESS = 0.9
 CHAOS_TIME = 0.7
 TICK_SECONDS = 0.05
 READ_SECONDS_MAX = 60.0
+KILLS_MIN = {"kills of workers": 15, "kills of the broker": 4}
 OPEN = ("begin", "flushed", "refused")
 """Events after which a worker is inside a transaction."""
 WORKER = Path(__file__).with_name("transaction_worker.py")
@@ -217,7 +218,7 @@ class Feeder:
         )
 
     def feed(self, *, hungry: bool) -> None:
-        """Some more. While zombies still need input the last fifth comes in drops."""
+        """Some more. While there is more to come that needs input, the last fifth comes in drops."""
         count = min(self.records - self.written, TICK_RECORDS)
         if hungry:
             plenty = int(self.records * PLENTY) - self.written
@@ -367,7 +368,7 @@ class Run:
             now = time.monotonic()
             if now - self.begun > self.seconds_max:
                 raise Violation(f"{self.done_records} of {self.records} records in {self.seconds_max:.0f} s")
-            self.feeder.feed(hungry=bool(self.zombies))
+            self.feeder.feed(hungry=not quiet and not self._seen_enough())
             self._step_zombies()
             self._restart_workers()
             if not quiet and now > kill_worker_at:
@@ -379,7 +380,7 @@ class Run:
             if now > look_at:
                 self._look()
                 look_at = time.monotonic() + 0.5
-                enough = self.done_records >= CHAOS_PROGRESS * self.records and not self.zombies
+                enough = self.done_records >= CHAOS_PROGRESS * self.records and self._seen_enough()
                 if not quiet and (enough or now - self.begun > CHAOS_TIME * self.seconds_max):
                     quiet, self.chaos_seconds = True, now - begun
             if now > said_at + 10:
@@ -389,6 +390,10 @@ class Run:
         self.work_seconds = time.monotonic() - begun
         for worker in self.workers:
             worker.finish(15)
+
+    def _seen_enough(self) -> bool:
+        """Whether the zombies are done and there were kills enough for a run to say something."""
+        return not self.zombies and all(self.counts[name] >= least for name, least in KILLS_MIN.items())
 
     def _step_zombies(self) -> None:
         """Two zombies at a time."""
@@ -405,6 +410,7 @@ class Run:
                     raise Violation(f"{worker.name} waited in a transaction for too long: {worker.last()}")
                 if code >= 0:
                     self.counts["workers that ended by themselves"] += 1
+                    print(f"  {worker.name} ended with {code}: {' '.join(worker.last())}", flush=True)
                 worker.start()
 
     def _kill_worker(self) -> None:
@@ -425,6 +431,8 @@ class Run:
         if not self.broker.running:
             raise BrokerDied(f"the broker ended by itself:\n{self.broker.log_tail()}")
         self.counts["kills of the broker"] += 1
+        if any(worker.last()[0] in OPEN for worker in self.workers):
+            self.counts["kills of the broker inside a transaction"] += 1
         self.broker.kill()
         while self.random.random() < 0.15:
             self.broker.start(wait=False)

@@ -104,6 +104,9 @@ class ConfluentPipe:
             "bootstrap.servers": options.bootstrap,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 300,
+            # When all brokers were down at once, send_offsets_to_transaction may wait for ever for a group
+            # coordinator that bootstrapping anew has forgotten (confluentinc/librdkafka#5511, seen in 2.16).
+            "metadata.recovery.strategy": "none",
             "log_level": 0,
         }
         group = {
@@ -276,6 +279,8 @@ class KafkaPythonPipe:
 
         try:
             answer = self.consumer.poll(timeout_ms=100, max_records=count_max)
+        except errors.KafkaConnectionError:
+            return []
         except errors.KafkaError as refusal:
             raise Unusable(f"poll: {refusal!r}") from None
         return [Taken(m.partition, m.offset, m.value) for messages in answer.values() for m in messages]
