@@ -87,6 +87,8 @@ class Broker:
         self.metadata: Metadata
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.progressed: list[Partition] = []
+        #: topics with a log that the disk would not let us open
+        self.unopened_topics: set[str] = set()
         #: the version of the image, at hand for every request
         self.image_version = -1
         #: the time at which the requests of this turn of the loop arrived
@@ -212,6 +214,7 @@ class Broker:
         progressed, self.progressed = self.progressed, []
         for partition in progressed:
             partition.progressing = False
+        for partition in progressed:
             self.parking.wake(partition)
 
     def _flushed(self, partition: Partition) -> None:
@@ -259,13 +262,19 @@ class Broker:
             key = (topic.name, index)
             if key in self.partitions or state.leader != self.node_id:
                 continue
-            partition_log = self.log_directories.open_log(
-                TopicPartition(topic.name, index),
-                config,
-                now_ms=self.clock.now_ms(),
-                topic_id=topic.topic_id,
-                producer_id_expiration_ms=self.settings.get_int("producer.id.expiration.ms"),
-            )
+            try:
+                partition_log = self.log_directories.open_log(
+                    TopicPartition(topic.name, index),
+                    config,
+                    now_ms=self.clock.now_ms(),
+                    topic_id=topic.topic_id,
+                    producer_id_expiration_ms=self.settings.get_int("producer.id.expiration.ms"),
+                )
+            except OSError as fault:
+                # Clients are told that there is no such partition here, and retry; so does housekeeping.
+                log.error("the log of %s-%d could not be opened: %s", *key, fault)
+                self.unopened_topics.add(topic.name)
+                continue
             partition = Partition(
                 topic.name,
                 topic.topic_id,
@@ -280,6 +289,14 @@ class Broker:
                 self.groups.load(index)
             elif topic.name == TRANSACTION_STATE_TOPIC:
                 self.transactions.load(index)
+
+    def open_unopened(self) -> None:
+        """Try again to open the logs that could not be opened."""
+        names, self.unopened_topics = self.unopened_topics, set()
+        for name in names:
+            topic = self.image.topics.get(name)
+            if topic is not None:
+                self._open_topic(topic)
 
     def _reconfigure_topic(self, topic: TopicImage) -> None:
         config = self.settings.log_config(topic.configs)

@@ -67,7 +67,9 @@ class Compaction:
         self._uncleanable.discard(partition)
         key = TopicPartition(partition.topic, partition.index)
         for checkpoint in self._checkpoints.values():
-            checkpoint.remove(key)
+            if checkpoint.get(key) is not None:
+                checkpoint.remove(key)
+                self._broker.background.run(checkpoint.write, _report)
         if self._cleaning is partition:
             self._cleaning = None
 
@@ -125,7 +127,7 @@ class Compaction:
             if not called_off and not self._stopped:
                 self._swap_in(partition, result)
                 return
-        elif isinstance(result, CleaningStopped):
+        elif isinstance(result, CleaningStopped) or (called_off and isinstance(result, OSError)):
             pass
         elif isinstance(result, OSError | CorruptRecord):
             log.error("compaction of %s failed, it is left alone until a restart: %s", partition, result)

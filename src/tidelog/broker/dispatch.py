@@ -20,7 +20,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import api_versions, messages
 from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api
 from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_id, response_frame
-from tidelog.protocol.primitives import DECODING_ERRORS
+from tidelog.protocol.primitives import MalformedRequest
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -125,20 +125,17 @@ class Dispatcher:
         self, context: ConnectionContext, buffer: memoryview, start: int, stop: int
     ) -> bytes | None:
         """Serve a Produce request that looks like an earlier one; None if `handle` must do it."""
-        try:
-            return self._produce_again(self._broker, context, buffer, start, stop)
-        except DECODING_ERRORS:
-            return None
+        return self._produce_again(self._broker, context, buffer, start, stop)
 
     def handle(self, context: ConnectionContext, frame: memoryview) -> Any:
         """Serve one frame (without its size prefix)."""
+        key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
+        api = APIS.get(key)
+        if api is None:
+            raise CloseConnection(f"unknown API key {key}")
+        if not api.serves(version):
+            return self._unserved(api, version, correlation_id)
         try:
-            key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
-            api = APIS.get(key)
-            if api is None:
-                raise CloseConnection(f"unknown API key {key}")
-            if not api.serves(version):
-                return self._unserved(api, version, correlation_id)
             flexible = api.first_flexible is not None and version >= api.first_flexible
             position = body_position(frame, client_id_length, flexible)
             if client_id_length != context.client_id_length or (
@@ -160,7 +157,7 @@ class Dispatcher:
             if key == METADATA:
                 return self._metadata(context, api, version, correlation_id, frame, position)
             return self._control(context, api, version, correlation_id, frame, position)
-        except DECODING_ERRORS as fault:
+        except MalformedRequest as fault:
             raise CloseConnection(f"malformed request: {fault}") from fault
 
     def _unserved(self, api: Api, version: int, correlation_id: int) -> bytes:

@@ -34,7 +34,15 @@ class Flusher:
         if partition in self._running:
             self._again.add(partition)
             return
-        plan = partition.log.flush_plan()
+        if partition.flush_fault is not None:
+            self._on_failed(partition, partition.flush_fault)
+            return
+        try:
+            plan = partition.log.flush_plan()
+        except OSError as fault:
+            log.error("%s cannot be flushed now: %s", partition, fault)
+            self._on_failed(partition, fault)
+            return
         partition.flush_started()
         if plan is None:
             self._on_flushed(partition)
@@ -43,10 +51,15 @@ class Flusher:
 
     def request_closed(self, partition: Partition) -> None:
         """Make the closed segments durable, so that recovery need not read them; the active one waits."""
-        if partition not in self._running:
+        if partition in self._running or partition.flush_fault is not None:
+            return
+        try:
             plan = partition.log.flush_plan(closed_only=True)
-            if plan is not None:
-                self._run(partition, plan)
+        except OSError as fault:
+            log.warning("the closed segments of %s cannot be flushed now: %s", partition, fault)
+            return
+        if plan is not None:
+            self._run(partition, plan)
 
     def _run(self, partition: Partition, plan: FlushPlan) -> None:
         self._running.add(partition)
@@ -58,7 +71,10 @@ class Flusher:
             partition.log.flushed(plan)
             self._on_flushed(partition)
         elif isinstance(result, OSError):
-            log.error("flushing %s failed: %s", partition, result)
+            # The system reports a failed sync once and forgets the pages; a later sync that succeeds would
+            # prove nothing. So the partition takes no more records until it was recovered by a restart.
+            log.error("flushing %s failed, it takes no more records until a restart: %s", partition, result)
+            partition.flush_fault = result
             self._on_failed(partition, result)
         else:
             raise result

@@ -13,7 +13,6 @@ from uuid import UUID
 from tidelog.broker.compaction import Compaction
 from tidelog.broker.partition import Partition
 from tidelog.model.identifiers import TopicPartition
-from tidelog.model.log_config import INT64_MAX
 from tidelog.storage.retention import DroppedSegments, remove_deleted_files
 
 if TYPE_CHECKING:
@@ -72,8 +71,10 @@ class Housekeeping:
 
         def run() -> None:
             if not self._stopped:
-                chore()
-                arm()
+                try:
+                    chore()
+                finally:
+                    arm()
 
         def arm() -> None:
             self._broker.timers.set(("housekeeping", name), self._broker.clock.now_ms() + interval_ms(), run)
@@ -82,11 +83,17 @@ class Housekeeping:
 
     def _tick(self) -> None:
         """Once a second: write index entries, flush what is old enough, and the names of new logs."""
+        if self._broker.unopened_topics:
+            self._broker.open_unopened()
         now_ms = self._broker.clock.now_ms()
         seen_bytes = self._seen_bytes
         for partition in self._broker.partitions.values():
             config = partition.config
-            if config.flush_ms != INT64_MAX and now_ms - partition.unflushed_since_ms >= config.flush_ms:
+            if partition.flushes and (
+                partition.unflushed_messages >= config.flush_messages
+                or now_ms - partition.unflushed_since_ms >= config.flush_ms
+            ):
+                # By number only for the broker's own records; those of clients are flushed as they come.
                 self._broker.flusher.request(partition)
             elif not partition.log.has_durable_name:
                 self._broker.flusher.request_closed(partition)

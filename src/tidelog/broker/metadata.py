@@ -120,8 +120,11 @@ class Metadata:
     def _settle(self, pending: "_Pending", outcome: Committed | Conflict | BaseException) -> None:
         """Go on after the store answered."""
         if isinstance(outcome, Committed):
-            self._adopt(pending.decision.records, outcome)
-            self._finish(pending, pending.decision.results)
+            try:
+                self._adopt(pending.decision.records, outcome)
+            finally:
+                # A listener that fails must not stop the changes that wait behind this one.
+                self._finish(pending, pending.decision.results)
         elif isinstance(outcome, Conflict):
             log.warning("metadata conflict, attempt %d of %d: %s", pending.attempt, ATTEMPTS_MAX, outcome)
             if pending.attempt < ATTEMPTS_MAX:

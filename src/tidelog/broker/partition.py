@@ -42,6 +42,7 @@ class Partition:
         "appended_bytes",
         "config",
         "decompressed_bytes_max",
+        "flush_fault",
         "flushes",
         "high_watermark",
         "index",
@@ -84,13 +85,15 @@ class Partition:
         self.appended_bytes = 0
         self.unflushed_messages = 0
         self.unflushed_since_ms = INT64_MAX
+        #: why the disk could not be trusted any more, if a sync failed
+        self.flush_fault: OSError | None = None
         self.reconfigure(log.config)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Obey new settings from the next append on."""
         self.config = config
-        #: whether the settings ask for data to be on the disk after a number of messages or some time
         self.segment_bytes = config.segment_bytes
+        #: whether the settings ask for data to be on the disk after a number of messages or some time
         self.flushes = config.flush_messages != INT64_MAX or config.flush_ms != INT64_MAX
         self.rules = ProduceRules.from_config(
             config,
@@ -126,6 +129,8 @@ class Partition:
                 return Appended(verdict.base_offset, stamp_ms, self._flush_of(verdict.last_offset))
             if verdict is not None:
                 return verdict  # type: ignore[return-value]
+        if self.flush_fault is not None:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"a sync of {self} failed: {self.flush_fault}")
         size_bytes = len(view)
         if size_bytes > self.segment_bytes:
             return Refused(ErrorCode.RECORD_LIST_TOO_LARGE, "the batch is larger than segment.bytes")

@@ -198,7 +198,7 @@ _NODE = (
     ),
     _broker(
         "background.threads", _INT, 2, _HIGH,
-        "How many worker threads flush, compact and delete files.", minimum=1,
+        "How many worker threads flush, compact and delete files.", minimum=2,
     ),
 )  # fmt: skip
 

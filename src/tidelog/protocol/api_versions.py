@@ -26,6 +26,7 @@ from tidelog.protocol.primitives import (
     INT16,
     INT32,
     compact_string,
+    malformed_if_fails,
     read_compact_nullable_string,
     read_compact_string,
     skip_tags,
@@ -55,6 +56,10 @@ class Feature(NamedTuple):
 
 def decode_request(buffer: memoryview, position: int, version: int) -> ApiVersionsRequest:
     """Decode the body of an ApiVersions request."""
+    return malformed_if_fails(_decode, buffer, position, version)
+
+
+def _decode(buffer: memoryview, position: int, version: int) -> ApiVersionsRequest:
     if version < 3:
         return ApiVersionsRequest()
     name, position = read_compact_string(buffer, position)

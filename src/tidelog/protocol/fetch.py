@@ -33,11 +33,12 @@ from tidelog.protocol.primitives import (
     INT32,
     checked_slice,
     compact_string,
-    position_after_tags,
+    malformed_if_fails,
     read_array_length,
     read_compact_array_length,
     read_compact_string,
     read_string,
+    read_tags,
     read_uuid,
     skip_tags,
     string,
@@ -110,6 +111,10 @@ def _fetch_partition(values: tuple[int, ...], version: int) -> FetchPartition:
 
 def decode_request(buffer: memoryview, position: int, version: int) -> FetchRequest:
     """Decode the body of a Fetch request that starts at `position` of its frame."""
+    return malformed_if_fails(_decode, buffer, position, version)
+
+
+def _decode(buffer: memoryview, position: int, version: int) -> FetchRequest:
     replica_id = CONSUMER_REPLICA_ID
     if version <= 14:
         replica_id = INT32.unpack_from(buffer, position)[0]
@@ -130,7 +135,7 @@ def decode_request(buffer: memoryview, position: int, version: int) -> FetchRequ
     rack_id = ""
     if version >= FIRST_FLEXIBLE:
         rack_id, position = read_compact_string(buffer, position)
-        tags, position = position_after_tags(buffer, position)
+        tags, position = read_tags(buffer, position)
         if version >= 15 and TAG_REPLICA_STATE in tags:
             replica_id = INT32.unpack_from(tags[TAG_REPLICA_STATE], 0)[0]
     elif version >= 11:

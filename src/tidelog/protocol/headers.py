@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from tidelog.protocol.apis import API_VERSIONS, Api
-from tidelog.protocol.primitives import checked_slice, skip_tags
+from tidelog.protocol.primitives import MalformedRequest, checked_slice, malformed_if_fails, skip_tags
 
 #: api key, api version, correlation id, length of the client id
 REQUEST_PREFIX = struct.Struct(">hhih")
@@ -41,7 +41,9 @@ def read_client_id(frame: memoryview, length: int) -> str | None:
 def body_position(frame: memoryview, client_id_length: int, flexible: bool) -> int:
     """Where the body of a request starts."""
     position = REQUEST_PREFIX.size + max(client_id_length, 0)
-    return skip_tags(frame, position) if flexible else position
+    if position > len(frame):
+        raise MalformedRequest("the client id does not fit the frame")
+    return malformed_if_fails(skip_tags, frame, position) if flexible else position
 
 
 def response_frame(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:

@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any
 
 from tidelog.protocol.apis import Api
+from tidelog.protocol.primitives import malformed_if_fails
 from tidelog.protocol.schema_fields import absent_value, unwrap
 from tidelog.protocol.schema_reader import Reader, entity_reader
 
@@ -63,7 +64,7 @@ def decode_request(api: Api, version: int, frame: memoryview, position: int) -> 
 
     Bytes behind the end are passed over, as Kafka does: librdkafka leaves some behind Metadata v13.
     """
-    return _reader(api.module, version)(frame, position)[0]
+    return malformed_if_fails(_reader(api.module, version), frame, position)[0]
 
 
 def encode_response(api: Api, version: int, fields: Fields) -> bytes:

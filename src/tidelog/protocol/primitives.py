@@ -6,6 +6,8 @@ slicing a memoryview past its end would silently give less. The caller turns all
 """
 
 import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import UUID
 
 INT8 = struct.Struct(">b")
@@ -21,8 +23,18 @@ class MalformedRequest(ValueError):
     """The bytes of a request do not follow its schema."""
 
 
-#: What decoding a hostile frame may raise; dispatch closes the connection on any of them.
+#: what decoding a hostile frame may raise
 DECODING_ERRORS = (MalformedRequest, struct.error, IndexError, UnicodeDecodeError)
+
+Result = TypeVar("Result")
+
+
+def malformed_if_fails(decode: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a decoder and turn whatever a hostile frame makes it raise into `MalformedRequest`."""
+    try:
+        return decode(*arguments)
+    except DECODING_ERRORS as fault:
+        raise MalformedRequest(str(fault)) from fault
 
 
 def read_unsigned_varint(buffer: memoryview, position: int) -> tuple[int, int]:
@@ -119,10 +131,10 @@ def skip_tags(buffer: memoryview, position: int) -> int:
     """Pass over a tagged-field section whose tags do not matter here."""
     if buffer[position] == 0:
         return position + 1
-    return position_after_tags(buffer, position)[1]
+    return read_tags(buffer, position)[1]
 
 
-def position_after_tags(buffer: memoryview, position: int) -> tuple[dict[int, memoryview], int]:
+def read_tags(buffer: memoryview, position: int) -> tuple[dict[int, memoryview], int]:
     """Read a tagged-field section as tag → bytes."""
     count, position = read_unsigned_varint(buffer, position)
     tags: dict[int, memoryview] = {}

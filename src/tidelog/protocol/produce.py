@@ -27,6 +27,7 @@ from tidelog.protocol.primitives import (
     checked_slice,
     compact_nullable_string,
     compact_string,
+    malformed_if_fails,
     nullable_string,
     read_array_length,
     read_compact_array_length,
@@ -77,6 +78,10 @@ ProducedTopic = tuple[str | UUID, list[PartitionProduced]]
 
 def decode_request(buffer: memoryview, position: int, version: int) -> ProduceRequest:
     """Decode the body of a Produce request that starts at `position` of its frame."""
+    return malformed_if_fails(_decode, buffer, position, version)
+
+
+def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
     if version >= FIRST_FLEXIBLE:
         return _decode_flexible(buffer, position, version)
     transactional_id, position = read_nullable_string(buffer, position)

@@ -15,11 +15,11 @@ from tidelog.protocol.primitives import (
     INT32,
     MalformedRequest,
     checked_slice,
-    position_after_tags,
     read_compact_nullable_string,
     read_compact_string,
     read_nullable_string,
     read_string,
+    read_tags,
     read_unsigned_varint,
 )
 from tidelog.protocol.schema_fields import absent_value, unwrap
@@ -168,7 +168,7 @@ def _field_reader(field: Any, flexible: bool) -> Reader:
 def _read_tagged(
     values: dict[str, Any], tagged: dict[int, tuple[str, Reader]], buffer: memoryview, position: int
 ) -> int:
-    tags, position = position_after_tags(buffer, position)
+    tags, position = read_tags(buffer, position)
     for tag, data in tags.items():
         known = tagged.get(tag)
         if known is not None:

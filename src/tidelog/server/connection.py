@@ -55,7 +55,6 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_end",
-        "_flushing",
         "_output",
         "_paused",
         "_pending",
@@ -78,7 +77,6 @@ class Connection(asyncio.BufferedProtocol):
         self._end = 0
         self._pending: deque[Any] = deque()
         self._paused = False
-        self._flushing = False
 
     # -- life
 
@@ -91,7 +89,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.last_active_ms = self.edge.clock.monotonic_ms()
         sock = transport.get_extra_info("socket")
-        self._output = SocketOutput(self.edge.loop, sock.fileno(), self._resume)
+        try:
+            self._output = SocketOutput(self.edge.loop, sock.fileno(), self._resume, self.close)
+        except OSError as fault:
+            self.close(f"no descriptor for its answers: {fault.strerror}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.edge.forget(self)
@@ -129,18 +130,23 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._serve(view)
         except CloseConnection as refusal:
+            self._end_turn()
             self.close(str(refusal))
             return
+        self._end_turn()
         output = self._output
-        if output is not None:
-            output.flush()
-        if edge.broker.progressed:
-            edge.broker.wake_progressed()
         self.last_active_ms = edge.monotonic_ms
         if output is None or output.closed:
             self.close()
         elif output.queued_bytes > QUEUED_ANSWER_BYTES_MAX or len(self._pending) >= edge.in_flight_max:
             self._pause()
+
+    def _end_turn(self) -> None:
+        """Send the answers of the requests just served, and wake those who waited for what they wrote."""
+        if self._output is not None:
+            self._output.flush()
+        if self.edge.broker.progressed:
+            self.edge.broker.wake_progressed()
 
     def eof_received(self) -> bool:
         return False
@@ -153,28 +159,31 @@ class Connection(asyncio.BufferedProtocol):
         answers: list[bytes] = []
         frame_bytes_max = self.edge.frame_bytes_max
         size = 0
-        while end - start >= 4:
-            size = INT32.unpack_from(view, start)[0]
-            if size < FRAME_SIZE_MIN or size > frame_bytes_max:
-                raise CloseConnection(f"a frame of {size} bytes (limit {frame_bytes_max})")
-            stop = start + 4 + size
-            if stop > end:
-                break
-            answer: Any = None
-            if context.produce_shape_end:
-                answer = dispatcher.handle_again(context, view, start + 4, stop)
-            if answer is None:
-                answer = dispatcher.handle(context, view[start + 4 : stop])
-            start = stop
-            if type(answer) is bytes and not self._pending:
-                answers.append(answer)
-            elif answer is not None:
-                if answers:
-                    self._send(b"".join(answers))
-                    answers.clear()
-                self._queue_answer(answer)
-        if answers:
-            self._send(answers[0] if len(answers) == 1 else b"".join(answers))
+        try:
+            while end - start >= 4:
+                size = INT32.unpack_from(view, start)[0]
+                if size < FRAME_SIZE_MIN or size > frame_bytes_max:
+                    raise CloseConnection(f"a frame of {size} bytes (limit {frame_bytes_max})")
+                stop = start + 4 + size
+                if stop > end:
+                    break
+                answer: Any = None
+                if context.produce_shape_end:
+                    answer = dispatcher.handle_again(context, view, start + 4, stop)
+                if answer is None:
+                    answer = dispatcher.handle(context, view[start + 4 : stop])
+                start = stop
+                if type(answer) is bytes and not self._pending:
+                    answers.append(answer)
+                elif answer is not None:
+                    if answers:
+                        self._send(b"".join(answers))
+                        answers.clear()
+                    self._queue_answer(answer)
+        finally:
+            # Also when a later frame ends the connection: what was done is answered.
+            if answers:
+                self._send(answers[0] if len(answers) == 1 else b"".join(answers))
         self._start = start
         self._keep_rest(view, size)
 

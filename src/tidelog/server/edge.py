@@ -118,10 +118,13 @@ class Edge:
 
     def _run_due(self) -> None:
         self._timer = None
-        self.broker.timers.run_due()
-        if self.broker.progressed:
-            self.broker.wake_progressed()
-        self._arm()
+        try:
+            self.broker.timers.run_due()
+            if self.broker.progressed:
+                self.broker.wake_progressed()
+        finally:
+            # Whatever went wrong in one timer, the clock of the others goes on.
+            self._arm()
 
     def _tick(self) -> None:
         """Once a second: close idle connections, free buffers nobody fills."""

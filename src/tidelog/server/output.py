@@ -46,15 +46,29 @@ class FileRange(Protocol):
 class SocketOutput:
     """Sends bytes and file ranges in order."""
 
-    __slots__ = ("_loop", "_on_drained", "_queue", "_socket", "_watching", "closed", "queued_bytes")
+    __slots__ = (
+        "_loop",
+        "_on_drained",
+        "_on_failed",
+        "_queue",
+        "_socket",
+        "_watching",
+        "closed",
+        "queued_bytes",
+    )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, descriptor: int, on_drained: Callable[[], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        descriptor: int,
+        on_drained: Callable[[], None],
+        on_failed: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._socket = socket.socket(fileno=os.dup(descriptor))
         self._socket.setblocking(False)
         self._on_drained = on_drained
+        self._on_failed = on_failed
         self._queue: deque[tuple[memoryview | FileRange, int]] = deque()
         self._watching = False
         #: bytes that wait in memory; ranges of files take none
@@ -70,7 +84,7 @@ class SocketOutput:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                self.closed = True
+                self._fail()
                 return
             if sent == len(data):
                 return
@@ -140,13 +154,19 @@ class SocketOutput:
             self._watch()
             return
         except OSError:
-            self.closed = True
-            queue.clear()
+            self._fail()
         if self._watching:
             self._watching = False
             with contextlib.suppress(OSError, ValueError):
                 self._loop.remove_writer(self._socket.fileno())
             self._on_drained()
+
+    def _fail(self) -> None:
+        """The peer is gone, or a file could not be read: nothing more can be sent in order."""
+        self.closed = True
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._loop.call_soon(self._on_failed)
 
     def _send_front(self, first: memoryview) -> None:
         """Send the bytes at the front of the queue, up to the next file range, with one call."""

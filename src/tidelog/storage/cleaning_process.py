@@ -155,6 +155,8 @@ class CleaningProcess:
                     if should_stop():
                         raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
                 outcome: Outcome = _receive(child.stdout)
+                if should_stop():
+                    raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
             except (OSError, EOFError, CleaningStopped) as fault:
                 self._end()
                 self._remove_leftovers(plan.directory)
@@ -198,6 +200,8 @@ class CleaningProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(life_end,),
+                # Ctrl-C in a terminal is for the broker; the pipe tells us that it is gone.
+                start_new_session=True,
             )
             os.close(life_end)
         return self._child
@@ -225,7 +229,11 @@ class CleaningProcess:
 
     def _remove_leftovers(self, directory: str) -> None:
         """Remove what a round that was killed left behind; nothing else writes files of these kinds."""
-        for name in self._disk.list(directory):
+        try:
+            names = self._disk.list(directory)
+        except FileNotFoundError:
+            return  # the topic was deleted meanwhile
+        for name in names:
             if name.endswith((CLEANED, SWAP)):
                 self._disk.remove(f"{directory}/{name}")
 

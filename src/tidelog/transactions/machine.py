@@ -370,8 +370,8 @@ class TransactionMachine:
                 {"transactional_id": transactional_id, "producer_id": transaction.producer_id},
                 f"it was open for more than {transaction.timeout_ms} ms",
             )
-            # A producer of transactions v2 may go on when it learns of this from EndTxn, unless the next epoch
-            # is the one that nobody may have. A refused abort is tried again at the next tick.
+            # A producer of transactions v2 may go on when it learns of this from EndTxn, unless the next
+            # epoch is the one that nobody may have. A refused abort is tried again at the next tick.
             version = 0 if transaction.is_epoch_exhausted else transaction.client_version
             fenced = transaction.fenced(version, now_ms)
             self._decide(fenced, lambda now_ms: None, lambda error, now_ms: None)

@@ -10,6 +10,7 @@ Behaviour
   diverging epochs for followers (KIP-595).
 """
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
@@ -33,6 +34,8 @@ from tidelog.storage.partition_log import LogSlice
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+logger = logging.getLogger(__name__)
+
 Chunks = list[bytes | LogSlice]
 # An alias with parameters would be called through typing, at ten times the cost.
 Fetched: TypeAlias = PartitionFetched
@@ -41,12 +44,15 @@ Fetched: TypeAlias = PartitionFetched
 class Collected:
     """The partitions of one answer, and whether it should wait for more."""
 
-    __slots__ = ("failed", "rows", "size_bytes")
+    __slots__ = ("failed", "found", "rows", "size_bytes")
 
     def __init__(self) -> None:
         self.rows: list[tuple[PartitionKey, Fetched]] = []
         self.size_bytes = 0
+        #: whether a partition has an error the client should learn of at once
         self.failed = False
+        #: whether there is any partition to wait for
+        self.found = False
 
 
 class FetchPlan:
@@ -84,13 +90,14 @@ class FetchPlan:
         read_committed = request.isolation == READ_COMMITTED
         for key, wanted in self.wanted():
             partition, error = self.broker.find_partition(key[0], key[1])
-            fetched: Fetched
             if partition is None:
-                fetched = Fetched(wanted.partition, error)
-            else:
-                fetched = fetch_partition(
-                    partition, wanted, remaining, read_committed, at_least_one=collected.size_bytes == 0
-                )
+                # The others are still waited for: a deleted topic must not make a consumer poll in a circle.
+                collected.rows.append((key, Fetched(wanted.partition, error)))
+                continue
+            collected.found = True
+            fetched = fetch_partition(
+                partition, wanted, remaining, read_committed, at_least_one=collected.size_bytes == 0
+            )
             if fetched.error or fetched.diverging_epoch is not None:
                 collected.failed = True
             if fetched.records is not None:
@@ -136,6 +143,9 @@ class FetchWaiter(Waiter):
         read_committed = self.plan.request.isolation == READ_COMMITTED
         if progressed.readable_end(read_committed) <= self.offsets[progressed]:
             return False
+        if read_committed:
+            # What a commit marker makes readable was appended, and counted, long before.
+            return True
         self.missing_bytes -= progressed.appended_bytes - self.seen_bytes[progressed]
         self.seen_bytes[progressed] = progressed.appended_bytes
         return self.missing_bytes <= 0
@@ -167,7 +177,7 @@ def handle(
         collected.size_bytes >= request.min_bytes
         or collected.failed
         or request.max_wait_ms <= 0
-        or not collected.rows
+        or not collected.found
         or broker.parking.full
     ):
         return plan.encode(collected)
@@ -216,13 +226,19 @@ def fetch_partition(
     aborted: list[tuple[int, int]] | None = None
     max_bytes = min(wanted.max_bytes, remaining_bytes)
     if offset < upper_offset and (max_bytes > 0 or at_least_one):
-        records = log.read(offset, max(max_bytes, 0), upper_offset, at_least_one=at_least_one)
+        try:
+            records = log.read(offset, max(max_bytes, 0), upper_offset, at_least_one=at_least_one)
+        except OSError as fault:
+            logger.error("%s could not be read at offset %d: %s", partition, offset, fault)
+            return Fetched(index, ErrorCode.KAFKA_STORAGE_ERROR)
         if records is not None and records.size_bytes == 0:
             records = None
     if read_committed:
         aborted = (
             []
             if records is None
-            else [(a.producer_id, a.first_offset) for a in log.aborted_transactions(offset, upper_offset)]
+            else [
+                (a.producer_id, a.first_offset) for a in log.aborted_transactions(offset, records.next_offset)
+            ]
         )
     return Fetched(index, 0, high_watermark, last_stable_offset, log_start_offset, aborted, -1, records)

@@ -9,6 +9,7 @@ Behaviour
 - Leader epochs are checked from v4 on (KIP-320).
 """
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from tidelog.protocol.fetch import READ_COMMITTED
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import Request
+
+logger = logging.getLogger(__name__)
 
 LATEST = -1
 EARLIEST = -2
@@ -55,7 +58,11 @@ def _offset(broker: "Broker", topic: str, wanted: Any, read_committed: bool) -> 
     error = broker.check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
     if error:
         return {"error_code": error}
-    return _look_up(partition, wanted.timestamp, read_committed)
+    try:
+        return _look_up(partition, wanted.timestamp, read_committed)
+    except OSError as fault:
+        logger.error("%s could not be searched: %s", partition, fault)
+        return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 def _look_up(partition: Partition, timestamp: int, read_committed: bool) -> Mapping[str, object]:

@@ -28,6 +28,7 @@ from tidelog.broker.transactional_produce import has_transactional_records, is_t
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tidelog.protocol.apis import PRODUCE
+from tidelog.protocol.primitives import DECODING_ERRORS
 from tidelog.protocol.produce import (
     PartitionProduced,
     ProducedTopic,
@@ -112,6 +113,8 @@ def _handle_transactional(
     if request.transactional_id is None or request.acks not in ACKS_VALID:
         valid = request.acks in ACKS_VALID
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if valid else ErrorCode.INVALID_REQUIRED_ACKS
+        if request.acks == ACKS_NONE:
+            raise CloseConnection(f"acks=0 batches failed with {code.name}")
         return encode_response(_refuse_all(request, code), version, correlation_id)
     at_once: list[Results] = []
     later: list[Callable[[Results], None]] = []
@@ -167,6 +170,8 @@ def _append_all(
     else:
         answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     if acks == ACKS_NONE:
+        for partition in flushes:
+            broker.flusher.request(partition)
         _close_on_error(answers)
         return None
     if flushes:
@@ -188,7 +193,10 @@ def handle_again(
     key, version, correlation_id = SHORT_PREFIX.unpack_from(buffer, start)
     if key != PRODUCE or version != shape.version or shape.image_version != broker.image_version:
         return None
-    records = records_of(buffer, end, stop, version)
+    try:
+        records = records_of(buffer, end, stop, version)
+    except DECODING_ERRORS:
+        return None
     partition = shape.partition
     if records is None or partition.flushes or is_transactional(records):
         return None
@@ -306,12 +314,14 @@ def _park_until_flushed(
     deadline_ms: int,
 ) -> Waiter:
     def answer_of(late: dict[Partition, ErrorCode]) -> bytes:
-        late_keys = {(p.topic, p.index): code for p, code in late.items()}
+        late_keys: dict[tuple[str | UUID, int], ErrorCode] = {}
+        for partition, late_code in late.items():
+            late_keys[partition.topic, partition.index] = late_code
+            late_keys[partition.topic_id, partition.index] = late_code
         if late_keys:
             for topic, partitions in answers:
-                name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic, "")
                 for place, produced in enumerate(partitions):
-                    code = late_keys.get((name, produced.partition))
+                    code = late_keys.get((topic, produced.partition))
                     if code is not None:
                         partitions[place] = PartitionProduced(produced.partition, code)
         return encode_response(answers, version, correlation_id)
