@@ -32,8 +32,11 @@ HEARTBEAT_MS = 300
 TRANSACTION_MS = 8_000
 ZOMBIE_TRANSACTION_MS = 2_000
 ZOMBIE_JUMP_SECONDS = 2.0
+ZOMBIE_SECONDS_MAX = 60.0
 CALL_SECONDS_MAX = 10.0
-TRANSACTION_SECONDS_MAX = 30.0
+TRANSACTION_SECONDS_MAX = {"confluent-kafka": 30.0, "kafka-python": 5.0}
+"""After this long a worker gives up. kafka-python (3.0.12) forgets a request whose coordinator cannot be
+reached (Sender._maybe_send_transactional_request), and its calls have no timeout: an application needs one."""
 ABORT_CHANCE = 0.04
 LINGER_SECONDS_MAX = 0.04
 EXIT_DONE, EXIT_FENCED, EXIT_UNUSABLE, EXIT_REFUSED, EXIT_STUCK = 0, 3, 4, 5, 6
@@ -366,6 +369,9 @@ class Worker:
         self.number = 0
         self.tag = ""
         self.stopped = threading.Event()
+        self.seconds_max = TRANSACTION_SECONDS_MAX[options.client]
+        if options.role == "zombie":
+            self.seconds_max += ZOMBIE_SECONDS_MAX
         zombie = options.role == "zombie"
         self.pipe: Pipe = PIPES[options.client](options, ZOMBIE_TRANSACTION_MS if zombie else TRANSACTION_MS)
 
@@ -395,7 +401,7 @@ class Worker:
                 continue
             self.number += 1
             self.tag = f"{self.options.instance}/{self.number}/{len(taken)}"
-            watchdog = threading.Timer(TRANSACTION_SECONDS_MAX, self._stuck)
+            watchdog = threading.Timer(self.seconds_max, self._stuck)
             watchdog.daemon = True
             watchdog.start()
             if self.options.role == "careless":
@@ -407,7 +413,7 @@ class Worker:
         return EXIT_DONE
 
     def _stuck(self) -> None:
-        self.say("ended", f"a transaction took more than {TRANSACTION_SECONDS_MAX:.0f} s")
+        self.say("ended", f"a transaction took more than {self.seconds_max:.0f} s")
         os._exit(EXIT_STUCK)
 
     def _in_transaction(self, taken: list[Taken]) -> None:
