@@ -76,7 +76,8 @@ CHAOS_PROGRESS = 0.9
 CHAOS_TIME = 0.7
 TICK_SECONDS = 0.05
 READ_SECONDS_MAX = 60.0
-KILLS_MIN = {"kills of workers": 25, "kills of the broker": 8}
+KILL_RECORDS = {"kills of workers": 1_600, "kills of the broker": 5_000}
+"""There is at least one kill for so many records, and input is held back until then."""
 OPEN = ("begin", "flushed", "refused")
 """Events after which a worker is inside a transaction."""
 WORKER = Path(__file__).with_name("transaction_worker.py")
@@ -393,7 +394,9 @@ class Run:
 
     def _seen_enough(self) -> bool:
         """Whether the zombies are done and there were kills enough for a run to say something."""
-        return not self.zombies and all(self.counts[name] >= least for name, least in KILLS_MIN.items())
+        return not self.zombies and all(
+            self.counts[name] >= self.records / records for name, records in KILL_RECORDS.items()
+        )
 
     def _step_zombies(self) -> None:
         """Two zombies at a time."""

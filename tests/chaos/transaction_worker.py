@@ -36,7 +36,7 @@ ZOMBIE_SECONDS_MAX = 60.0
 CALL_SECONDS_MAX = 10.0
 TRANSACTION_SECONDS_MAX = {"confluent-kafka": 30.0, "kafka-python": 5.0}
 """After this long a worker gives up. kafka-python (3.0.12) forgets a request whose coordinator cannot be
-reached (Sender._maybe_send_transactional_request), and its calls have no timeout: an application needs one."""
+reached (Sender._maybe_send_transactional_request), and its calls have no timeout, so a worker needs one."""
 ABORT_CHANCE = 0.04
 LINGER_SECONDS_MAX = 0.04
 EXIT_DONE, EXIT_FENCED, EXIT_UNUSABLE, EXIT_REFUSED, EXIT_STUCK = 0, 3, 4, 5, 6
