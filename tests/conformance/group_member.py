@@ -199,7 +199,9 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, strategy: str, in
             say("R", listed(p.partition for p in revoked))  # type: ignore[attr-defined]
 
         async def on_partitions_assigned(self, assigned: set[object]) -> None:
-            say("A", listed(p.partition for p in assigned))  # type: ignore[attr-defined]
+            # A rebalance may still end in the background after we said that we leave.
+            if not stopped.is_set():
+                say("A", listed(p.partition for p in assigned))  # type: ignore[attr-defined]
 
     client.subscribe([topic], listener=Listener())
     await client.start()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tidelog.broker.background import Background
 from tidelog.broker.partition import Partition
-from tidelog.storage.flush_plan import FlushPlan
+from tidelog.storage.flush_plan import FlushPlan, SyncFailed
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,11 @@ class Flusher:
             partition.log.flushed(plan)
             self._on_flushed(partition)
         elif isinstance(result, OSError):
-            # The system reports a failed sync once and forgets the pages; a later sync that succeeds would
-            # prove nothing. So the partition takes no more records until it was recovered by a restart.
-            log.error("flushing %s failed, it takes no more records until a restart: %s", partition, result)
-            partition.flush_fault = result
+            if isinstance(result, SyncFailed):
+                log.error("%s takes no more records until a restart: %s", partition, result)
+                partition.flush_fault = result
+            else:
+                log.error("flushing %s failed: %s", partition, result)
             self._on_failed(partition, result)
         else:
             raise result

@@ -18,6 +18,13 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.transaction_index import TransactionIndex
 
 
+class SyncFailed(OSError):
+    """The system could not write records out.
+
+    It says so once and forgets the pages, so a later sync that succeeds proves nothing.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class FlushPlan:
     """The files to sync, and what will be true afterwards: everything before `end_offset` is durable."""
@@ -38,7 +45,10 @@ class FlushPlan:
     def run(self) -> None:
         """Sync everything; for a worker thread. An `OSError` means that nothing may be taken as durable."""
         for file in self.files:
-            file.sync()
+            try:
+                file.sync()
+            except OSError as fault:
+                raise SyncFailed(fault.errno, f"{file.path} could not be synced: {fault.strerror}") from fault
         for path in self.dropped_paths:
             self._sync_if_there(path)
         for transaction_index in self.transaction_indexes:

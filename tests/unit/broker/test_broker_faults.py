@@ -9,6 +9,7 @@ from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
 from tidelog.broker.dispatch import CloseConnection
 from tidelog.controller.commands import CreateTopics, TopicCreated, TopicSpec
 from tidelog.model.errors import ErrorCode
+from tidelog.storage.flush_plan import SyncFailed
 from tidelog.storage.partition_log import PartitionLog
 
 
@@ -51,7 +52,7 @@ def test_a_read_fault_is_answered_where_it_belongs(monkeypatch: pytest.MonkeyPat
 def test_a_failed_sync_is_not_forgotten() -> None:
     class Failing:
         def run(self, work: Any, then: Any) -> None:
-            then(OSError(5, "Input/output error"))
+            then(SyncFailed(5, "Input/output error"))
 
     node = NodeUnderTest()
     node.create_topic("t", flush_messages="1")

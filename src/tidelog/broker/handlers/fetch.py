@@ -129,26 +129,45 @@ class FetchPlan:
 class FetchWaiter(Waiter):
     """A Fetch that waits for `min_bytes`."""
 
-    __slots__ = ("missing_bytes", "offsets", "plan", "seen_bytes")
+    __slots__ = ("available", "missing_bytes", "offsets", "plan", "seen_bytes")
 
-    def __init__(self, plan: FetchPlan, missing_bytes: int, offsets: dict[Partition, int]) -> None:
+    def __init__(
+        self,
+        plan: FetchPlan,
+        missing_bytes: int,
+        offsets: dict[Partition, int],
+        available: dict[Partition, int],
+    ) -> None:
         super().__init__()
         self.plan = plan
         self.missing_bytes = missing_bytes
         self.offsets = offsets
         self.seen_bytes = {partition: partition.appended_bytes for partition in offsets}
+        #: what each partition had for us at first; for read_committed, when it last moved on
+        self.available = available
 
     def ready(self, progressed: Watched) -> bool:
         assert isinstance(progressed, Partition)
         read_committed = self.plan.request.isolation == READ_COMMITTED
-        if progressed.readable_end(read_committed) <= self.offsets[progressed]:
+        readable_end = progressed.readable_end(read_committed)
+        if readable_end <= self.offsets[progressed]:
             return False
-        if read_committed:
-            # What a commit marker makes readable was appended, and counted, long before.
+        if self.plan.request.min_bytes <= 1:
             return True
+        if read_committed:
+            # What a commit marker makes readable was appended long before: it has to be measured.
+            self.available[progressed] = self._readable_bytes(progressed, readable_end)
+            return sum(self.available.values()) >= self.plan.request.min_bytes
         self.missing_bytes -= progressed.appended_bytes - self.seen_bytes[progressed]
         self.seen_bytes[progressed] = progressed.appended_bytes
         return self.missing_bytes <= 0
+
+    def _readable_bytes(self, partition: Partition, readable_end: int) -> int:
+        try:
+            piece = partition.log.read(self.offsets[partition], self.plan.request.min_bytes, readable_end)
+        except OSError:
+            return self.plan.request.min_bytes  # let the answer tell of it
+        return 0 if piece is None else piece.size_bytes
 
     def complete(self, *, expired: bool) -> Chunks:
         return self.plan.encode(self.plan.collect())
@@ -182,11 +201,13 @@ def handle(
     ):
         return plan.encode(collected)
     offsets: dict[Partition, int] = {}
-    for key, wanted in plan.wanted():
+    available: dict[Partition, int] = {}
+    for (key, wanted), (_, fetched) in zip(plan.wanted(), collected.rows, strict=True):
         partition, _ = broker.find_partition(key[0], key[1])
         if partition is not None:
             offsets[partition] = wanted.fetch_offset
-    waiter = FetchWaiter(plan, request.min_bytes - collected.size_bytes, offsets)
+            available[partition] = 0 if fetched.records is None else fetched.records.size_bytes
+    waiter = FetchWaiter(plan, request.min_bytes - collected.size_bytes, offsets, available)
     broker.parking.park(waiter, offsets, now_ms + request.max_wait_ms)
     return waiter
 
