@@ -65,7 +65,8 @@ ZOMBIES = (
 )
 ZOMBIES_AT_ONCE = 2
 TICK_RECORDS = 2_000
-PLENTY = 0.8
+HEAD = 0.1
+ZOMBIE_SHARE = 0.7
 DROP_RECORDS = 2
 ZOMBIE_STOP_SECONDS = 4.0
 ZOMBIE_SUCCESSOR_STOP_SECONDS = 2.5
@@ -77,7 +78,7 @@ CHAOS_TIME = 0.7
 TICK_SECONDS = 0.05
 READ_SECONDS_MAX = 60.0
 KILL_RECORDS = {"kills of workers": 1_600, "kills of the broker": 5_000}
-"""There is at least one kill for so many records, and input is held back until then."""
+"""There is at least one kill for so many records: the input is written as the kills come."""
 OPEN = ("begin", "flushed", "refused")
 """Events after which a worker is inside a transaction."""
 WORKER = Path(__file__).with_name("transaction_worker.py")
@@ -218,12 +219,10 @@ class Feeder:
             }
         )
 
-    def feed(self, *, hungry: bool) -> None:
-        """Some more. While there is more to come that needs input, the last fifth comes in drops."""
-        count = min(self.records - self.written, TICK_RECORDS)
-        if hungry:
-            plenty = int(self.records * PLENTY) - self.written
-            count = min(count, max(plenty, DROP_RECORDS))
+    def feed(self, share: float) -> None:
+        """Some more, up to a share of all and a little ahead of it; then in drops, so that nobody starves."""
+        due = int(self.records * (HEAD + share)) - self.written
+        count = min(self.records - self.written, TICK_RECORDS, max(due, DROP_RECORDS))
         for number in range(self.written, self.written + count):
             value = b"%d" % number
             self.producer.produce(INPUT, value, partition=number % PARTITIONS, on_delivery=self._delivered)
@@ -369,7 +368,7 @@ class Run:
             now = time.monotonic()
             if now - self.begun > self.seconds_max:
                 raise Violation(f"{self.done_records} of {self.records} records in {self.seconds_max:.0f} s")
-            self.feeder.feed(hungry=not quiet and not self._seen_enough())
+            self.feeder.feed(1.0 if quiet else self._chaos_share())
             self._step_zombies()
             self._restart_workers()
             if not quiet and now > kill_worker_at:
@@ -381,7 +380,7 @@ class Run:
             if now > look_at:
                 self._look()
                 look_at = time.monotonic() + 0.5
-                enough = self.done_records >= CHAOS_PROGRESS * self.records and self._seen_enough()
+                enough = self.done_records >= CHAOS_PROGRESS * self.records and self._chaos_share() >= 1.0
                 if not quiet and (enough or now - self.begun > CHAOS_TIME * self.seconds_max):
                     quiet, self.chaos_seconds = True, now - begun
             if now > said_at + 10:
@@ -392,11 +391,10 @@ class Run:
         for worker in self.workers:
             worker.finish(15)
 
-    def _seen_enough(self) -> bool:
-        """Whether the zombies are done and there were kills enough for a run to say something."""
-        return not self.zombies and all(
-            self.counts[name] >= self.records / records for name, records in KILL_RECORDS.items()
-        )
+    def _chaos_share(self) -> float:
+        """How much of the least number of kills there was; a part is kept for the zombies that are left."""
+        shares = [self.counts[name] * records / self.records for name, records in KILL_RECORDS.items()]
+        return min(*shares, ZOMBIE_SHARE if self.zombies else 1.0)
 
     def _step_zombies(self) -> None:
         """Two zombies at a time."""
