@@ -31,6 +31,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
+    NO_TAGS,
     checked_slice,
     compact_string,
     malformed_if_fails,
@@ -264,6 +265,14 @@ def _partition_tags(fetched: "PartitionFetched[R]") -> bytes:
     )
 
 
+#: throttle time, error, session id
+_TOP_RESPONSE = struct.Struct(">ihi")
+
+
+def _plain_count(count: int) -> bytes:
+    return INT32.pack(count)
+
+
 def encode_response(
     topics: Sequence[tuple[str | UUID, Sequence["PartitionFetched[R]"]]],
     version: int,
@@ -275,42 +284,44 @@ def encode_response(
 ) -> list[bytes | R]:
     """Encode a response frame as chunks of bytes and ranges."""
     flexible = version >= FIRST_FLEXIBLE
-    text = bytearray(RESPONSE_PREFIX_FLEXIBLE.size if flexible else RESPONSE_PREFIX.size)
-    text += INT32.pack(throttle_time_ms)
-    if version >= FIRST_SESSION:
-        text += struct.pack(">hi", error, session_id)
-    text += unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))
+    count = unsigned_varint if flexible else _plain_count
+    parts = [_TOP_RESPONSE.pack(throttle_time_ms, error, session_id)]
+    if version < FIRST_SESSION:
+        parts = [INT32.pack(throttle_time_ms)]
+    parts.append(count(len(topics) + flexible))
     chunks: list[bytes | R] = []
-    size = 0
+    ranges_bytes = 0
     for topic, partitions in topics:
         if isinstance(topic, UUID):
-            text += topic.bytes
+            parts.append(topic.bytes)
         else:
-            text += compact_string(topic) if flexible else string(topic)
-        text += unsigned_varint(len(partitions) + 1) if flexible else INT32.pack(len(partitions))
+            parts.append(compact_string(topic) if flexible else string(topic))
+        parts.append(count(len(partitions) + flexible))
         for fetched in partitions:
-            text += _partition_head(fetched, version)
+            parts.append(_partition_head(fetched, version))
             if fetched.records is not None:
-                size += len(text) + fetched.records.size_bytes
-                chunks.append(bytes(text))
+                ranges_bytes += fetched.records.size_bytes
+                chunks.append(b"".join(parts))
                 chunks.append(fetched.records)
-                text = bytearray()
+                parts = []
             if flexible:
                 if fetched.diverging_epoch is None and fetched.current_leader is None:
-                    text += b"\x00"
+                    parts.append(NO_TAGS)
                 else:
-                    text += _partition_tags(fetched)
+                    parts.append(_partition_tags(fetched))
         if flexible:
-            text += b"\x00"
+            parts.append(NO_TAGS)
     if flexible:
-        text += b"\x00"
-    if text:
-        size += len(text)
-        chunks.append(bytes(text))
-    first = bytearray(chunks[0])  # type: ignore[arg-type]  # the first chunk is always the prefix
+        parts.append(NO_TAGS)
+    if parts:
+        chunks.append(b"".join(parts))
+    size = ranges_bytes
+    for chunk in chunks:
+        if isinstance(chunk, bytes):
+            size += len(chunk)
     if flexible:
-        RESPONSE_PREFIX_FLEXIBLE.pack_into(first, 0, size - 4, correlation_id, 0)
+        prefix = RESPONSE_PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0)
     else:
-        RESPONSE_PREFIX.pack_into(first, 0, size - 4, correlation_id)
-    chunks[0] = bytes(first)
+        prefix = RESPONSE_PREFIX.pack(size + 4, correlation_id)
+    chunks[0] = prefix + chunks[0]  # type: ignore[operator]  # the first chunk is always bytes
     return chunks
