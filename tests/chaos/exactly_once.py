@@ -541,7 +541,7 @@ class Run:
 
     def report(self) -> None:
         rows: dict[str, object] = {"records": self.records, **dict(sorted(self.counts.items()))}
-        rows["seconds of chaos"] = f"{self.chaos_seconds:.1f}"
+        rows["seconds of chaos"] = f"{self.chaos_seconds or self.work_seconds:.1f}"
         rows["seconds of work"] = f"{self.work_seconds:.1f}"
         rows["seconds in all"] = f"{time.monotonic() - self.begun:.1f}"
         for name, value in rows.items():
