@@ -52,8 +52,8 @@ fuzz: $(STAMP) ## The long fuzz test: a million hostile frames (CI runs 120,000)
 exactly-once: $(STAMP) ## The long exactly-once test: 200,000 records through transactions, workers and broker killed
 	@$(BIN)/python tests/chaos/exactly_once.py --records 200000
 
-simulation: $(STAMP) ## 2,000 seeds each of groups and transactions, and every mutant caught
-	@TIDELOG_SIMULATION_SEEDS=2000 $(BIN)/pytest -q -n 2 tests/simulation
+simulation: $(STAMP) ## Thousands of seeds of groups and transactions (1,000 of each world), and every mutant caught
+	@TIDELOG_SIMULATION_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
 
 conformance: $(STAMP) ## Only the real clients against a real broker
 	@tests/conformance/setup

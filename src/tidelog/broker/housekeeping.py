@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 TICK_MS = 1_000
 #: partitions whose index files are written in one tick; the files may lag behind, recovery rebuilds them
 INDEXES_PER_TICK = 100
+#: new logs whose names are made durable in one tick; a log that rolls before its turn does it by itself
+NAMES_PER_TICK = 50
 
 
 class Housekeeping:
@@ -86,6 +88,7 @@ class Housekeeping:
         if self._broker.unopened_topics:
             self._broker.open_unopened()
         now_ms = self._broker.clock.now_ms()
+        names_left = NAMES_PER_TICK
         seen_bytes = self._seen_bytes
         for partition in self._broker.partitions.values():
             config = partition.config
@@ -95,8 +98,9 @@ class Housekeeping:
             ):
                 # By number only for the broker's own records; those of clients are flushed as they come.
                 self._broker.flusher.request(partition)
-            elif not partition.log.has_durable_name:
+            elif names_left and not partition.log.has_durable_name:
                 self._broker.flusher.request_closed(partition)
+                names_left -= 1
             if seen_bytes.get(partition, 0) != partition.appended_bytes:
                 seen_bytes[partition] = partition.appended_bytes
                 self._unwritten_indexes[partition] = None
