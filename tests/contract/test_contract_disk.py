@@ -74,6 +74,15 @@ def test_append_takes_any_bytes(disk: Disk, root: str, wrap: Callable[[bytes], b
     assert file.read(0, 6) == b"abcdef"
 
 
+def test_many_pieces_are_appended_as_one(disk: Disk, root: str) -> None:
+    file = disk.open(f"{root}/a", create=True)
+    file.append(b"0")
+    file.append_many([memoryview(b"abc"), b"", bytearray(b"def")])
+    assert file.size_bytes == 7 and file.read(0, 7) == b"0abcdef"
+    file.append(b"1")
+    assert file.read(0, 8) == b"0abcdef1"
+
+
 def test_reads_start_anywhere_and_are_short_only_at_the_end(disk: Disk, root: str) -> None:
     file = disk.open(f"{root}/a", create=True)
     file.append(b"0123456789")

@@ -116,6 +116,7 @@ class Dispatcher:
         self._broker = broker
         self._produce = produce.handle
         self._produce_again = produce.handle_again
+        self._produce_run = produce.handle_run
         self._fetch = fetch.handle
         self._handlers: dict[int, Handler] = {}
         self._metadata_cache: dict[tuple[int, str, bytes], bytes] = {}
@@ -126,6 +127,12 @@ class Dispatcher:
     ) -> bytes | None:
         """Serve a Produce request that looks like an earlier one; None if `handle` must do it."""
         return self._produce_again(self._broker, context, buffer, start, stop)
+
+    def handle_run(
+        self, context: ConnectionContext, buffer: memoryview, start: int, end: int
+    ) -> tuple[list[bytes], int] | None:
+        """Serve a run of such requests for one partition with one write; None if there is no run."""
+        return self._produce_run(self._broker, context, buffer, start, end)
 
     def handle(self, context: ConnectionContext, frame: memoryview) -> Any:
         """Serve one frame (without its size prefix)."""

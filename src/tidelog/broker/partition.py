@@ -48,6 +48,7 @@ class Partition:
         "index",
         "leader_epoch",
         "log",
+        "plain",
         "progressing",
         "rules",
         "segment_bytes",
@@ -95,11 +96,13 @@ class Partition:
         self.segment_bytes = config.segment_bytes
         #: whether the settings ask for data to be on the disk after a number of messages or some time
         self.flushes = config.flush_messages != INT64_MAX or config.flush_ms != INT64_MAX
-        self.rules = ProduceRules.from_config(
+        self.rules = rules = ProduceRules.from_config(
             config,
             walk_always=self.walk_always,
             decompressed_bytes_max=self.decompressed_bytes_max,
         )
+        #: whether checking a batch changes nothing in it, and nothing waits for the disk
+        self.plain = not (self.flushes or rules.walks or rules.log_append_time or rules.codec is not None)
         self.log.reconfigure(config)
 
     @property
@@ -146,6 +149,44 @@ class Partition:
         self.appended_bytes += size_bytes
         flush_to = self._flush_due(end_offset - base_offset, now_ms) if self.flushes else -1
         return Appended(base_offset, log_append_time_ms, flush_to)
+
+    def append_run(self, views: Sequence[memoryview], now_ms: int) -> list[int] | Refused | None:
+        """Append several batches of producers without ids with one write; return their base offsets.
+
+        None: they must be appended one by one, and nothing was changed. A refusal is for all of them.
+        """
+        if not self.plain or self.flush_fault is not None:
+            return None
+        log = self.log
+        offset = log.log_end_offset
+        offsets: list[int] = []
+        ends: list[tuple[int, int]] = []
+        size_bytes = 0
+        max_timestamp_ms = -1
+        for view in views:
+            checked = check_produced(view, self.rules, now_ms)
+            if type(checked) is Refused:
+                return None
+            header = checked.header  # type: ignore[union-attr]
+            if header.producer_id >= 0:
+                return None
+            offsets.append(offset)
+            offset += header.last_offset_delta + 1
+            ends.append((offset - 1, header.max_timestamp_ms))
+            max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
+            size_bytes += len(view)
+        if not log.takes_in_one_write(size_bytes, offset - 1, max_timestamp_ms, now_ms):
+            return None
+        leader_epoch = self.leader_epoch
+        for view, base_offset in zip(views, offsets, strict=True):
+            patch_offset_and_epoch(view, 0, base_offset, leader_epoch)
+        try:
+            log.append_many(views, ends, leader_epoch, now_ms)
+        except OSError as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+        self.high_watermark = log.log_end_offset
+        self.appended_bytes += size_bytes
+        return offsets
 
     def _flush_due(self, messages: int, now_ms: int) -> int:
         """Count what is not on the disk yet; return the offset to flush to when the count is due."""

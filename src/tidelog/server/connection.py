@@ -168,6 +168,12 @@ class Connection(asyncio.BufferedProtocol):
                 if stop > end:
                     break
                 answer: Any = None
+                if context.produce_shape_end and end - stop > size and not self._pending:
+                    run = dispatcher.handle_run(context, view, start, end)
+                    if run is not None:
+                        answers += run[0]
+                        start = run[1]
+                        continue
                 if context.produce_shape_end:
                     answer = dispatcher.handle_again(context, view, start + 4, stop)
                 if answer is None:

@@ -25,12 +25,15 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Protocol
 
 Bytes = bytes | bytearray | memoryview
 
 # Linux never reads or writes more than this at once.
 SYSTEM_CALL_BYTES_MAX = 0x7FFF_F000
+# Nor does it take more pieces at once.
+VIEWS_MAX = 1024
 
 
 class File(Protocol):
@@ -46,6 +49,10 @@ class File(Protocol):
 
     def append(self, view: Bytes) -> None:
         """Write all of `view` at the end, or raise and leave the file as it was."""
+        ...
+
+    def append_many(self, views: Sequence[Bytes]) -> None:
+        """Write all views one after another at the end, or raise and leave the file as it was."""
         ...
 
     def read(self, position: int, size: int) -> bytes:
@@ -146,6 +153,20 @@ class OsFile:
             written = os.pwrite(self._descriptor, view, size_bytes)
             if written != length:
                 self._append_rest(memoryview(view), written)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, size_bytes)
+            raise
+        self.size_bytes = size_bytes + length
+
+    def append_many(self, views: Sequence[Bytes]) -> None:
+        size_bytes = self.size_bytes
+        length = sum(map(len, views))
+        assert len(views) <= VIEWS_MAX
+        try:
+            written = os.pwritev(self._descriptor, views, size_bytes)
+            if written != length:
+                self._append_rest(memoryview(b"".join(views)), written)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, size_bytes)

@@ -297,6 +297,32 @@ class PartitionLog:
             else:
                 self.producers.update(header, base_offset, now_ms)
 
+    def takes_in_one_write(
+        self, size_bytes: int, last_offset: int, max_timestamp_ms: int, now_ms: int
+    ) -> bool:
+        """Whether batches of this size together, up to this offset, all go into the active segment."""
+        segment = self.active
+        return (
+            0 < segment.size_bytes <= self._segment_bytes - size_bytes
+            and last_offset - segment.base_offset <= RELATIVE_OFFSET_MAX
+            and max_timestamp_ms <= self._roll_after_timestamp_ms
+            and now_ms <= self._roll_after_now_ms
+            and not segment.index_full
+        )
+
+    def append_many(
+        self, views: Sequence[Bytes], ends: Sequence[tuple[int, int]], leader_epoch: int, now_ms: int
+    ) -> None:
+        """Append checked batches without producer ids that `takes_in_one_write` said fit, with one write.
+
+        `ends` has the last offset and the largest timestamp of each. After an `OSError` the log is unchanged.
+        """
+        base_offset = self.log_end_offset
+        self.active.append_many(views, ends, now_ms)
+        self.log_end_offset = ends[-1][0] + 1
+        if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+
     def _append_marker(self, view: Bytes, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         try:
             note_marker(self.producers, self.active, header, base_offset, view, now_ms)

@@ -16,7 +16,7 @@ in `write_indexes`, not one by one: recovery can always rebuild them. A closed s
 through the shared `OpenFiles`, loads its indexes when it is read, and may drop them again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidelog.model.identifiers import NO_EPOCH, NO_TIMESTAMP
@@ -236,9 +236,23 @@ class Segment:
         """Append one batch that ends with `last_offset`. An `OSError` leaves the segment as it was."""
         file = self._file
         assert file is not None, "only an open segment is appended to"
-        position = self.size_bytes
-        size = len(view)
         file.append(view)
+        self._note_batch(len(view), last_offset, max_timestamp_ms, now_ms)
+
+    def append_many(self, views: Sequence[Bytes], ends: Sequence[tuple[int, int]], now_ms: int) -> None:
+        """Append several batches with one write: all of them, or none after an `OSError`.
+
+        `ends` has the last offset and the largest timestamp of each.
+        """
+        file = self._file
+        assert file is not None, "only an open segment is appended to"
+        file.append_many(views)
+        for view, (last_offset, max_timestamp_ms) in zip(views, ends, strict=True):
+            self._note_batch(len(view), last_offset, max_timestamp_ms, now_ms)
+
+    def _note_batch(self, size: int, last_offset: int, max_timestamp_ms: int, now_ms: int) -> None:
+        """Count a batch in that was written at the end of the file."""
+        position = self.size_bytes
         self.size_bytes = position + size
         self.last_appended_ms = now_ms
         if max_timestamp_ms > self.max_timestamp_ms:

@@ -19,7 +19,7 @@ import errno
 import io
 import os
 from builtins import list as list_of  # `SimulatedDisk.list` hides the name inside the class
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from tidelog.storage.disk import Bytes
@@ -204,6 +204,9 @@ class SimulatedFile:
         self._disk.operation("append", self.path)
         self._disk.reserve(len(view))
         inode.append(view)
+
+    def append_many(self, views: Sequence[Bytes]) -> None:
+        self.append(b"".join(views))
 
     def read(self, position: int, size: int) -> bytes:
         return bytes(memoryview(self._opened().content)[position : position + size])

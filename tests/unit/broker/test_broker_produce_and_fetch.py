@@ -215,3 +215,63 @@ def test_batches_larger_than_a_segment_are_refused() -> None:
     node = NodeUnderTest()
     node.create_topic("t", segment_bytes="100")
     assert produced(node.handle(produce_frame(3, batch(b"x" * 200)))) == (ErrorCode.RECORD_LIST_TOO_LARGE, -1)
+
+
+def framed(*frames: bytes) -> memoryview:
+    return memoryview(bytearray(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)))
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 12])
+def test_a_run_of_requests_is_like_each_on_its_own(version: int) -> None:
+    """Appended with one write, answered alike, the same bytes in the log."""
+    frames = [produce_frame(version, batch(*[b"%d" % n] * (n % 3 + 1)), correlation_id=n) for n in range(20)]
+    one_by_one, together = NodeUnderTest(), NodeUnderTest()
+    for node in (one_by_one, together):
+        node.create_topic("t", index_interval_bytes="100")
+        node.handle(produce_frame(version, batch(b"first")))
+    expected = [joined(one_by_one.handle(frame)) for frame in frames]
+    buffer = framed(*frames, produce_frame(version, batch(b"x"), client_id=b"other"))
+    run = together.dispatcher.handle_run(together.context, buffer, 0, len(buffer))
+    assert run is not None
+    answers, start = run
+    assert answers == expected
+    assert start == sum(len(frame) + 4 for frame in frames), "a frame of another shape ends the run"
+    logs = [node.broker.partitions["t", 0].log for node in (one_by_one, together)]
+    contents = [log.active.file.read(0, log.size_bytes) for log in logs]
+    assert contents[0] == contents[1] and logs[0].log_end_offset == logs[1].log_end_offset
+    for log in logs:
+        log.write_indexes()
+    for kind in (".index", ".timeindex"):
+        written = [
+            node.disk.open(f"/data/t-0/{0:020d}{kind}", create=False) for node in (one_by_one, together)
+        ]
+        assert written[0].read(0, 1 << 16) == written[1].read(0, 1 << 16) != b""
+
+
+def test_a_run_that_cannot_be_written_together_changes_nothing() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t", segment_bytes="300")
+    node.handle(produce_frame(9, batch(b"first")))
+    frames = [produce_frame(9, batch(b"x" * 50), correlation_id=n) for n in range(5)]
+    buffer = framed(*frames)
+    before = bytes(buffer)
+    assert node.dispatcher.handle_run(node.context, buffer, 0, len(buffer)) is None, "the segment must roll"
+    assert bytes(buffer) == before and node.broker.partitions["t", 0].log.log_end_offset == 1
+    idempotent = [
+        produce_frame(9, batch(b"x", producer_id=1, producer_epoch=0, base_sequence=n)) for n in (0, 1)
+    ]
+    buffer = framed(*idempotent)
+    assert node.dispatcher.handle_run(node.context, buffer, 0, len(buffer)) is None
+
+
+def test_a_run_on_a_full_disk_is_refused_whole() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    node.handle(produce_frame(9, batch(b"first")))
+    node.disk.fail_operation(1)
+    buffer = framed(*[produce_frame(9, batch(b"x"), correlation_id=n) for n in range(3)])
+    run = node.dispatcher.handle_run(node.context, buffer, 0, len(buffer))
+    assert run is not None
+    assert all(struct.pack(">ih", 0, ErrorCode.KAFKA_STORAGE_ERROR) in answer for answer in run[0])
+    assert node.broker.partitions["t", 0].log.log_end_offset == 1
+    assert struct.pack(">ihq", 0, 0, 1) in joined(node.handle(produce_frame(9, batch(b"y"))))

@@ -28,7 +28,7 @@ from tidelog.broker.transactional_produce import has_transactional_records, is_t
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tidelog.protocol.apis import PRODUCE
-from tidelog.protocol.primitives import DECODING_ERRORS
+from tidelog.protocol.primitives import DECODING_ERRORS, INT32
 from tidelog.protocol.produce import (
     PartitionProduced,
     ProducedTopic,
@@ -36,7 +36,7 @@ from tidelog.protocol.produce import (
     decode_request,
     encode_response,
 )
-from tidelog.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_SIZE
+from tidelog.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_SIZE, PRODUCER_ID_POSITION
 from tidelog.records.compression import Codec
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ Results = Mapping[TopicPartition, ErrorCode]
 NOTHING_REFUSED: Results = {}
 
 ACKS_NONE = 0
+#: requests appended with one write at most
+RUN_FRAMES_MAX = 64
 #: older clients could not read zstd, so batches of theirs may not have it (KIP-110)
 FIRST_ZSTD = 7
 ACKS_VALID = (-1, 0, 1)
@@ -209,6 +211,53 @@ def handle_again(
     if partition.waiters and not partition.progressing:
         broker.note_progress(partition)
     return shape.answer(correlation_id, base_offset, log_append_time_ms)
+
+
+def handle_run(
+    broker: "Broker", context: ConnectionContext, buffer: memoryview, start: int, end: int
+) -> tuple[list[bytes], int] | None:
+    """Serve the frames from `start` on that all look like the same earlier one, with one write.
+
+    Returns their answers and where the next frame starts; None if there are not two of them.
+    """
+    shape_end = context.produce_shape_end
+    key = bytes(buffer[start + 4 + SHAPE_START : start + 4 + shape_end])
+    shape = context.produce_shapes.get(key)
+    if shape is None or shape.image_version != broker.image_version or not shape.partition.plain:
+        return None
+    correlation_ids: list[int] = []
+    views: list[memoryview] = []
+    while end - start >= 4 and len(views) < RUN_FRAMES_MAX:
+        frame_start = start + 4
+        stop = frame_start + INT32.unpack_from(buffer, start)[0]
+        if stop > end or stop <= frame_start + shape_end:
+            break
+        if views and buffer[frame_start + SHAPE_START : frame_start + shape_end] != key:
+            break
+        api_key, version, correlation_id = SHORT_PREFIX.unpack_from(buffer, frame_start)
+        if api_key != PRODUCE or version != shape.version:
+            break
+        try:
+            records = records_of(buffer, frame_start + shape_end, stop, version)
+        except DECODING_ERRORS:
+            break
+        if records is None or len(records) < HEADER_SIZE or records[PRODUCER_ID_POSITION] < 0x80:
+            break  # a producer with an id: each of its batches is checked against the one before
+        correlation_ids.append(correlation_id)
+        views.append(records)
+        start = stop
+    if len(views) < 2:
+        return None
+    partition = shape.partition
+    outcome = partition.append_run(views, broker.turn_ms)
+    if outcome is None:
+        return None
+    if isinstance(outcome, Refused):
+        refusal = [(shape.topic, [_refusal(partition.index, outcome, partition.log.log_start_offset)])]
+        return [encode_response(refusal, shape.version, each) for each in correlation_ids], start
+    if partition.waiters and not partition.progressing:
+        broker.note_progress(partition)
+    return [shape.answer(*each, -1) for each in zip(correlation_ids, outcome, strict=True)], start
 
 
 def _remember_shape(
