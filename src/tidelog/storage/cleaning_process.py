@@ -251,7 +251,11 @@ def main(life_end: int) -> None:
         except EOFError:
             return
         # Files are opened anew for every job: since the last one others may have got their names.
-        _send(sys.stdout.buffer, clean(job, disk, OpenFiles(disk)))
+        outcome = clean(job, disk, OpenFiles(disk))
+        try:
+            _send(sys.stdout.buffer, outcome)
+        except BrokenPipeError:
+            os._exit(0)  # the broker is gone, and nobody waits for the result
 
 
 def clean(job: Job, disk: Disk, open_files: OpenFiles) -> Outcome:
