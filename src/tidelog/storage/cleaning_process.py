@@ -1,10 +1,9 @@
 """Compaction in a process of its own.
 
 A round of cleaning computes for seconds. In a thread of the broker it would take turns with the event loop at
-every system call of the loop, each turn of theirs milliseconds long, and the broker would serve a hundredth
-of its requests meanwhile. So rounds run in a child process, started by the first round and ended when it has
-been idle for a while. Plan and result travel as plain values over pipes; the segments are files that both
-can open.
+every system call of the loop, each turn of theirs up to milliseconds long. So rounds run in a child process,
+started by the first round and ended when it has been idle for a while. Plan and result travel as plain
+values over pipes; the segments are files that both can open.
 
 The child ends when the broker does, however that ends: it holds the read end of a pipe that nobody writes to,
 and leaves when it is closed.
