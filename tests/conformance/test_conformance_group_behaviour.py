@@ -285,8 +285,8 @@ def broker() -> Iterator[RunningBroker]:
 
 
 # Members of kafka-python now and then stall on a loaded machine: they give up their partitions and do not
-# come back, with both of their threads busy. Whose fault that is, is not known. A stalled life of that client is
-# lived again so that the others can be judged; anything wrong still fails at once.
+# come back, with both of their threads busy. Whose fault that is, is not known. A stalled life of that
+# client is lived again so that the others can be judged; anything wrong still fails at once.
 ATTEMPTS = {"kafka-python": 3}
 
 
