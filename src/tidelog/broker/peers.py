@@ -1,12 +1,12 @@
 """The port to the other brokers of the cluster: one request, one answer.
 
-Every answer comes back through `then`, on the loop, exactly once, and never before `request` returned; there is no
-task and no future per request. An answer is the response body that follows the response header, as a view of the receive buffer: it is
-valid only during the call. Trouble on the way is a value, not an exception: a `PeerFault` says that no answer
-will come, which leaves open whether the other side acted on the request.
+Every answer comes back through `then`, on the loop, exactly once, and never before `request` returned; there
+is no task and no future per request. An answer is the response body that follows the response header, as a
+view of the receive buffer: it is valid only during the call. Trouble on the way is a value, not an exception:
+a `PeerFault` says that no answer will come, which leaves open whether the other side acted on the request.
 
-Requests of one (broker, channel) pair share one connection and are answered in the order they were sent, so what
-must not wait for a long poll goes over another channel than the one that polls.
+Requests of one (broker, channel) pair share one connection and are answered in the order they were sent, so
+what must not wait for a long poll goes over another channel than the one that polls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Peers(Protocol):
         """Send one request body (without header) and call `then` once with the answer or the fault."""
 
     def forget(self, broker_id: int) -> None:
-        """Close the links to a broker that left or came back elsewhere; what waits on them ends with a fault."""
+        """Close the links to a broker that left or moved; what waits on them ends with a fault."""
 
 
 class NoPeers:
