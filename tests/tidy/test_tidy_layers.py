@@ -16,6 +16,7 @@ LAYERS = {
     "records": 1,
     "storage": 2,
     "coordination": 2,
+    "client": 3,
     "controller": 3,
     "groups": 3,
     "transactions": 3,

@@ -21,6 +21,7 @@ from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.metadata import Metadata
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
+from tidelog.broker.peers import NoPeers, Peers
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.timers import Timers
 from tidelog.broker.transaction_coordinator import (
@@ -66,6 +67,7 @@ class Broker:
         disk: Disk,
         endpoints: Mapping[str, Endpoint],
         store: CoordinationStore | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.static_settings = settings
         self.settings = settings
@@ -76,6 +78,7 @@ class Broker:
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
         self.timers = Timers(clock)
+        self.peers: Peers = peers or NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
         self.parking = Parking(self.timers, settings.get_int("tidelog.parked.requests.max"))
         self.fetch_sessions = FetchSessions(
             settings.get_int("max.incremental.fetch.session.cache.slots"), random
@@ -103,6 +106,11 @@ class Broker:
     def image(self) -> ClusterImage:
         """The newest metadata."""
         return self.metadata.image
+
+    def inter_broker_endpoint(self, broker_id: int) -> Endpoint | None:
+        """Where another broker listens for its peers, as far as the newest metadata knows."""
+        known = self.image.brokers.get(broker_id)
+        return None if known is None else known.endpoints.get(self.settings.inter_broker_listener_name)
 
     # -- life
 

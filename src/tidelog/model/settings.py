@@ -307,6 +307,12 @@ class BrokerSettings:
         return parse_listeners(entries) if entries else self.listeners
 
     @cached_property
+    def inter_broker_listener_name(self) -> str:
+        """The listener that brokers reach each other by."""
+        name = cast("str | None", self._values["inter.broker.listener.name"])
+        return name.upper() if name else self.listeners[0].name
+
+    @cached_property
     def _default_log_config(self) -> LogConfig:
         fields = {_field(name): self._topic_default(setting) for name, setting in TOPIC_SETTINGS.items()}
         return _log_config(fields)
@@ -414,6 +420,10 @@ class BrokerSettings:
                 known = ", ".join(_SECURITY_PROTOCOLS)
                 faults.append(f"the listener {listener.name} needs {protocol}; only {known} is there")
         names = {listener.name for listener in self.listeners}
+        if names and self.inter_broker_listener_name not in names:
+            faults.append(
+                f"inter.broker.listener.name {self.inter_broker_listener_name} is not among listeners"
+            )
         for listener in self.advertised_listeners:
             if listener.name not in names:
                 faults.append(f"advertised.listeners names {listener.name}, which is not among listeners")

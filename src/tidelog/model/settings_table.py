@@ -216,6 +216,10 @@ _NETWORK = (
         "Which security protocol each listener name speaks, as NAME:PROTOCOL.",
     ),
     _broker(
+        "inter.broker.listener.name", _STRING, None, _MEDIUM,
+        "The listener that brokers reach each other by; the first of `listeners` where it is not set.",
+    ),
+    _broker(
         "socket.request.max.bytes", _INT, 100 << 20, _HIGH,
         "The largest request accepted; a connection that announces more is closed.", minimum=1,
     ),

@@ -41,15 +41,17 @@ def _message_class(module: str, version: int, side: str) -> type[Any]:
 
 
 @cache
-def _reader(module: str, version: int) -> Reader:
-    return entity_reader(_message_class(module, version, "request"))
+def _reader(module: str, version: int, side: str = "request") -> Reader:
+    return entity_reader(_message_class(module, version, side))
 
 
 @cache
-def _writer(module: str, version: int) -> tuple[Callable[[Fields], Any], Callable[[Any, Any], None]]:
+def _writer(
+    module: str, version: int, side: str = "response"
+) -> tuple[Callable[[Fields], Any], Callable[[Any, Any], None]]:
     from kio.serial import entity_writer
 
-    message = _message_class(module, version, "response")
+    message = _message_class(module, version, side)
     return _builder(message), entity_writer(message)
 
 
@@ -69,7 +71,21 @@ def decode_request(api: Api, version: int, frame: memoryview, position: int) -> 
 
 def encode_response(api: Api, version: int, fields: Fields) -> bytes:
     """Encode the body of a response from a mapping of field names."""
-    build, write = _writer(api.module, version)
+    return _encoded(_writer(api.module, version), fields)
+
+
+def encode_request(api: Api, version: int, fields: Fields) -> bytes:
+    """Encode the body of a request to another broker from a mapping of field names."""
+    return _encoded(_writer(api.module, version, "request"), fields)
+
+
+def decode_response(api: Api, version: int, body: memoryview) -> Any:
+    """Decode the body of another broker's response into kio's object for this version."""
+    return malformed_if_fails(_reader(api.module, version, "response"), body, 0)[0]
+
+
+def _encoded(writer: tuple[Callable[[Fields], Any], Callable[[Any, Any], None]], fields: Fields) -> bytes:
+    build, write = writer
     out = io.BytesIO()
     write(out, build(fields))
     return out.getvalue()

@@ -16,6 +16,7 @@ from tidelog.protocol import messages
 from tidelog.server.clock import SystemClock
 from tidelog.server.connection import Connection
 from tidelog.server.edge import Edge
+from tidelog.server.peers import AsyncPeers
 from tidelog.server.worker_threads import WorkerThreads
 from tidelog.storage.disk import OsDisk
 
@@ -45,6 +46,7 @@ class Node:
         self.settings = settings
         self.broker: Broker | None = None
         self.edge: Edge | None = None
+        self._peers: AsyncPeers | None = None
         self._servers: list[asyncio.Server] = []
         self._workers: WorkerThreads | None = None
 
@@ -57,14 +59,17 @@ class Node:
             endpoints = _advertised(self.settings, bound)
             self._workers = WorkerThreads(loop, self.settings.get_int("background.threads"))
             clock = SystemClock()
-            self.broker = Broker(
+            self._peers = AsyncPeers(loop, self.settings.node_id)
+            self.broker = broker = Broker(
                 self.settings,
                 clock=clock,
                 random=SystemRandom(),
                 background=self._workers,
                 disk=OsDisk(),
                 endpoints=endpoints,
+                peers=self._peers,
             )
+            self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             self.broker.open()
             await self._register(self.broker)
         except BaseException:
@@ -105,6 +110,8 @@ class Node:
             server.close()
         if self.edge is not None:
             self.edge.close()
+        if self._peers is not None:
+            self._peers.close()
         if self.broker is not None:
             self.broker.stop_chores()
         assert self._workers is not None
