@@ -10,6 +10,8 @@ from enum import IntEnum
 from uuid import UUID
 
 from tidelog.model.errors import Refused
+from tidelog.model.identifiers import TopicPartition
+from tidelog.model.image import PartitionImage
 from tidelog.model.metadata import Endpoint, MetadataRecord
 
 # The value that asks for the broker's default, as in the protocol.
@@ -153,6 +155,128 @@ class AllocateProducerIds:
         return 1
 
 
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """What a broker says of itself while it lives: one life of its process, its addresses, its first disk."""
+
+    broker_id: int
+    incarnation: str
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    disk_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersChanged:
+    """These brokers live now, and no others; new lives get an epoch of at least `sequence`."""
+
+    live: tuple[LiveBroker, ...]
+    sequence: int
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """The ISR that a leader wants, and the epochs under which it came to want it.
+
+    `isr_broker_epochs` are the epochs of the lives in which the leader saw the members of `isr`, in the same
+    order, -1 where it does not know; empty when it knows none (KIP-903).
+    """
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    isr_broker_epochs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeIsr:
+    """A leader asks to change the ISRs of partitions it leads; Kafka's AlterPartition."""
+
+    broker_id: int
+    broker_epoch: int
+    changes: tuple[IsrChange, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.changes)
+
+
+class ElectionType(IntEnum):
+    """Which leader to elect; the number is the protocol's."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """Elect leaders for the partitions, or for all that need it; the one result tells of each."""
+
+    type: ElectionType
+    partitions: tuple[TopicPartition, ...] | None = None
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """The replicas that a partition shall have, or None to take back what is under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReassignments:
+    items: tuple[Reassignment, ...]
+    allow_replication_factor_change: bool = True
+
+    @property
+    def item_count(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownBroker:
+    """A broker is about to stop: its partitions find other leaders first, and it leaves the ISRs."""
+
+    broker_id: int
+    broker_epoch: int
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """A broker will not come back."""
+
+    broker_id: int
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceLeaders:
+    """Give leadership back to preferred replicas where a broker leads too few of the partitions it should."""
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -161,6 +285,13 @@ Command = (
     | FormCluster
     | RegisterBroker
     | AllocateProducerIds
+    | BrokersChanged
+    | ChangeIsr
+    | ElectLeaders
+    | AlterReassignments
+    | ShutDownBroker
+    | UnregisterBroker
+    | RebalanceLeaders
 )
 
 
@@ -192,7 +323,40 @@ class ProducerIdBlock:
     count: int
 
 
-Result = TopicCreated | TopicDeleted | Done | ProducerIdBlock | Refused
+@dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The partition as it is once the decision is durable; a finished reassignment shows here too."""
+
+    partition: PartitionImage
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersElected:
+    """What became of each partition: None where a leader was elected, or why not.
+
+    When all partitions were asked for, those that needed no election are left out.
+    """
+
+    outcomes: tuple[tuple[TopicPartition, Refused | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerShuttingDown:
+    """How many partitions the broker still leads, since no other replica is in sync; they end with it."""
+
+    led_partition_count: int
+
+
+Result = (
+    TopicCreated
+    | TopicDeleted
+    | Done
+    | ProducerIdBlock
+    | IsrChanged
+    | LeadersElected
+    | BrokerShuttingDown
+    | Refused
+)
 
 
 @dataclass(frozen=True, slots=True)

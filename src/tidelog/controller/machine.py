@@ -83,6 +83,8 @@ class Controller:
                 return self._register_broker(command, image)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(command, image)
+            case _:
+                raise AssertionError(f"no decision for {command!r}")
 
     def _register_broker(self, command: RegisterBroker, image: ClusterImage) -> Decision:
         records: list[MetadataRecord] = [BrokerRecord(command.broker_id, command.endpoints, command.rack)]

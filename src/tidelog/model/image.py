@@ -31,22 +31,46 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker and where clients reach it, by listener name."""
+    """A registered broker and where clients reach it, by listener name; the fields are the record's."""
 
     id: int
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
+    epoch: int = 0
+    incarnation: str = ""
+    alive: bool = True
+    shutting_down: bool = False
+    disk_id: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker may lead partitions and join ISRs: it is alive and means to stay."""
+        return self.alive and not self.shutting_down
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """Who holds a partition, who leads it and who is in sync."""
+    """Who holds a partition, who leads it and who is in sync; the fields are the record's."""
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    lost_disk_id: str = ""
+
+    @property
+    def reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas that remain when a reassignment has ended; without one, all of them."""
+        if not self.removing:
+            return self.replicas
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +104,12 @@ class ClusterImage:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     partition_count: int = 0
+    #: the brokers that are alive, by id; follows from `brokers`
+    alive_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (
-            f"<ClusterImage version={self.version} brokers={len(self.brokers)} "
+            f"<ClusterImage version={self.version} brokers={len(self.alive_brokers)}/{len(self.brokers)} "
             f"topics={len(self.topics)} partitions={self.partition_count}>"
         )
 
@@ -106,12 +132,24 @@ class ClusterImage:
         """Assert what must hold of every image; for tests and for load."""
         assert len(self.topic_names_by_id) == len(self.topics)
         assert self.partition_count == sum(len(topic.partitions) for topic in self.topics.values())
+        assert self.alive_brokers == _alive(self.brokers)
         for name, topic in self.topics.items():
             assert topic.name == name and self.topic_names_by_id[topic.topic_id] == name
             for partition in topic.partitions:
-                assert len(set(partition.replicas)) == len(partition.replicas) > 0
-                assert set(partition.isr) <= set(partition.replicas)
-                assert partition.leader == NO_LEADER or partition.leader in partition.isr
+                _check_partition(partition)
+
+
+def _check_partition(partition: PartitionImage) -> None:
+    replicas = set(partition.replicas)
+    assert len(replicas) == len(partition.replicas) > 0
+    assert len(set(partition.isr)) == len(partition.isr) and replicas.issuperset(partition.isr)
+    assert partition.leader == NO_LEADER or partition.leader in partition.isr
+    if partition.adding or partition.removing:
+        assert replicas.issuperset(partition.adding) and replicas.issuperset(partition.removing)
+        assert not set(partition.adding) & set(partition.removing)
+        assert len(partition.removing) < len(partition.replicas), "a reassignment leaves no replica"
+    # A copy on a lost disk cannot be led, and it is what the ISR stands for.
+    assert not partition.lost_disk_id or (partition.leader == NO_LEADER and len(partition.isr) == 1)
 
 
 class _Builder:
@@ -149,9 +187,7 @@ class _Builder:
             case ConfigRecord():
                 self._add_configs(record)
             case BrokerRecord():
-                self._change_brokers()[record.broker_id] = BrokerImage(
-                    record.broker_id, MappingProxyType(dict(record.endpoints)), record.rack
-                )
+                self._change_brokers()[record.broker_id] = _broker_image(record)
             case RemoveBrokerRecord():
                 self._change_brokers().pop(record.broker_id, None)
             case ClusterRecord():
@@ -164,7 +200,14 @@ class _Builder:
     def _add_partition(self, record: PartitionRecord) -> None:
         partitions = self._partitions_of(record.topic)
         partition = PartitionImage(
-            record.leader, record.leader_epoch, record.replicas, record.isr, record.partition_epoch
+            record.leader,
+            record.leader_epoch,
+            record.replicas,
+            record.isr,
+            record.partition_epoch,
+            record.adding,
+            record.removing,
+            record.lost_disk_id,
         )
         if record.index == len(partitions):
             partitions.append(partition)
@@ -220,4 +263,22 @@ class _Builder:
             broker_configs=image.broker_configs if self._broker_configs is None else self._broker_configs,
             next_producer_id=self._next_producer_id,
             partition_count=self._partition_count,
+            alive_brokers=image.alive_brokers if self._brokers is None else _alive(self._brokers),
         )
+
+
+def _broker_image(record: BrokerRecord) -> BrokerImage:
+    return BrokerImage(
+        record.broker_id,
+        MappingProxyType(dict(record.endpoints)),
+        record.rack,
+        record.epoch,
+        record.incarnation,
+        record.alive,
+        record.shutting_down,
+        record.disk_id,
+    )
+
+
+def _alive(brokers: Mapping[int, BrokerImage]) -> dict[int, BrokerImage]:
+    return {broker_id: broker for broker_id, broker in brokers.items() if broker.alive}

@@ -5,13 +5,18 @@ writes as `(key, value)`, the value being JSON bytes or None where the key goes 
 fits a table and a tree of znodes.
 
     cluster                     the id of the cluster
-    controller                  which broker decides, and the epoch that fences older ones
-    brokers/<id>                a registered broker
+    controller-epoch            which broker decided last, and the epoch that fences older ones
+    brokers/<id>                a registered broker, alive or not
     topics/<name>               a topic and its id
     partitions/<name>/<index>   the replicas and the leader of a partition
     configs/topics/<name>       what was set for a topic
     configs/brokers/<id>        what was set for a broker; `default` stands for all of them
     producer-ids                the next producer id nobody has
+
+Some keys hold no records. `controller` and `live/<id>` go when the session of their broker does: they say who
+decides now, and who is there. `changes` and `changes/<n>` carry the records of the last commits to everybody.
+
+Fields are only ever added: what an older version stored reads as their defaults.
 """
 
 import json
@@ -21,10 +26,25 @@ from typing import NamedTuple
 from uuid import UUID
 
 CLUSTER_KEY = "cluster"
-CONTROLLER_KEY = "controller"
+CONTROLLER_EPOCH_KEY = "controller-epoch"
 PRODUCER_IDS_KEY = "producer-ids"
+# The controller as long as it lives (ephemeral). Before there were clusters, this key held what is now under
+# `controller-epoch`; it reads the same.
+CONTROLLER_KEY = "controller"
+LIVE_PREFIX = "live/"
+CHANGES_KEY = "changes"
+CHANGES_PREFIX = "changes/"
 # The order in which prefixes are loaded: a record never refers to one that comes later.
-PREFIXES = (CLUSTER_KEY, CONTROLLER_KEY, "brokers/", "topics/", "partitions/", "configs/", PRODUCER_IDS_KEY)
+PREFIXES = (
+    CLUSTER_KEY,
+    CONTROLLER_KEY,
+    CONTROLLER_EPOCH_KEY,
+    "brokers/",
+    "topics/",
+    "partitions/",
+    "configs/",
+    PRODUCER_IDS_KEY,
+)
 
 TOPIC_RESOURCE = "topics"
 BROKER_RESOURCE = "brokers"
@@ -64,20 +84,37 @@ class ControllerRecord:
     epoch: int
 
     def writes(self) -> tuple[KeyWrite, ...]:
-        return ((CONTROLLER_KEY, _encode({"broker_id": self.broker_id, "epoch": self.epoch})),)
+        return ((CONTROLLER_EPOCH_KEY, _encode({"broker_id": self.broker_id, "epoch": self.epoch})),)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A broker registered with its addresses, by listener name."""
+    """A broker registered with its addresses, by listener name, or its state changed.
+
+    `incarnation` is one life of its process, `epoch` the number that the controller gave to that life, larger
+    than those of all lives before. `disk_id` tells whether it came back with the disk it had.
+    """
 
     broker_id: int
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
+    epoch: int = 0
+    incarnation: str = ""
+    alive: bool = True
+    shutting_down: bool = False
+    disk_id: str = ""
 
     def writes(self) -> tuple[KeyWrite, ...]:
-        endpoints = {name: [endpoint.host, endpoint.port] for name, endpoint in self.endpoints.items()}
-        return ((f"brokers/{self.broker_id}", _encode({"endpoints": endpoints, "rack": self.rack})),)
+        value = {
+            "endpoints": {name: [endpoint.host, endpoint.port] for name, endpoint in self.endpoints.items()},
+            "rack": self.rack,
+            "epoch": self.epoch,
+            "incarnation": self.incarnation,
+            "alive": self.alive,
+            "shutting_down": self.shutting_down,
+            "disk_id": self.disk_id,
+        }
+        return ((f"brokers/{self.broker_id}", _encode(value)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +155,14 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """The whole state of one partition, new or changed."""
+    """The whole state of one partition, new or changed.
+
+    `partition_epoch` grows with every change, `leader_epoch` with those that all replicas must notice:
+    another leader, or a replica shut out. While replicas move, `replicas` holds old and new ones, `adding`
+    and `removing` say which will come and go. `lost_disk_id` is set when the last in-sync replica came back
+    without its disk: the only whole copy is on the disk of that id, and nobody may lead without it (short of
+    an unclean election).
+    """
 
     topic: str
     index: int
@@ -127,15 +171,25 @@ class PartitionRecord:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    lost_disk_id: str = ""
 
     def writes(self) -> tuple[KeyWrite, ...]:
-        value = {
+        value: dict[str, object] = {
             "leader": self.leader,
             "leader_epoch": self.leader_epoch,
             "replicas": self.replicas,
             "isr": self.isr,
             "partition_epoch": self.partition_epoch,
         }
+        # Rare facts are written only where they hold: there are many partitions.
+        if self.adding:
+            value["adding"] = self.adding
+        if self.removing:
+            value["removing"] = self.removing
+        if self.lost_disk_id:
+            value["lost_disk_id"] = self.lost_disk_id
         return ((f"partitions/{self.topic}/{self.index}", _encode(value)),)
 
 
@@ -202,6 +256,9 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
                 _integers(stored["replicas"]),
                 _integers(stored["isr"]),
                 _integer(stored["partition_epoch"]),
+                _integers(stored.get("adding", [])),
+                _integers(stored.get("removing", [])),
+                str(stored.get("lost_disk_id", "")),
             )
         case ["topics", name]:
             return TopicRecord(name, UUID(str(stored["id"])))
@@ -209,20 +266,32 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
             name = ALL_BROKERS if resource == BROKER_RESOURCE and name == _ALL_BROKERS_KEY else name
             return ConfigRecord(resource, name, {key: str(text) for key, text in stored.items()})
         case ["brokers", broker_id]:
-            endpoints = stored["endpoints"]
-            rack = stored["rack"]
-            if not isinstance(endpoints, dict):
-                raise TypeError("endpoints is not a mapping")
-            addresses = {name: Endpoint(str(host), int(port)) for name, (host, port) in endpoints.items()}
-            return BrokerRecord(int(broker_id), addresses, None if rack is None else str(rack))
+            return _broker_record(int(broker_id), stored)
         case ["cluster"]:
             return ClusterRecord(str(stored["cluster_id"]))
-        case ["controller"]:
+        case ["controller" | "controller-epoch"]:
             return ControllerRecord(_integer(stored["broker_id"]), _integer(stored["epoch"]))
         case ["producer-ids"]:
             return ProducerIdsRecord(_integer(stored["broker_id"]), _integer(stored["next_producer_id"]))
         case _:
             raise ValueError("unknown kind of entry")
+
+
+def _broker_record(broker_id: int, stored: Mapping[str, object]) -> BrokerRecord:
+    endpoints = stored["endpoints"]
+    rack = stored["rack"]
+    if not isinstance(endpoints, dict):
+        raise TypeError("endpoints is not a mapping")
+    return BrokerRecord(
+        broker_id,
+        {name: Endpoint(str(host), int(port)) for name, (host, port) in endpoints.items()},
+        None if rack is None else str(rack),
+        _integer(stored.get("epoch", 0)),
+        str(stored.get("incarnation", "")),
+        bool(stored.get("alive", True)),
+        bool(stored.get("shutting_down", False)),
+        str(stored.get("disk_id", "")),
+    )
 
 
 def _integer(value: object) -> int:

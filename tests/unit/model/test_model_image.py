@@ -48,8 +48,11 @@ def with_orders(partition_count: int = 3) -> ClusterImage:
         ControllerRecord(3, 9),
         BrokerRecord(2, {"A": Endpoint("host", 1), "B": Endpoint("::1", 2)}, None),
         BrokerRecord(2, {}, "rack-é"),
+        BrokerRecord(2, {}, None, 7, "life-1", alive=False, shutting_down=True, disk_id="disk-1"),
         TopicRecord("orders", ORDERS),
         PartitionRecord("orders", 12, -1, 4, (3, 1, 2), (), 7),
+        PartitionRecord("orders", 2, 1, 4, (3, 1, 2), (1,), 7, (3,), (2,)),
+        PartitionRecord("orders", 2, -1, 4, (3, 1, 2), (1,), 7, lost_disk_id="disk-1"),
         ConfigRecord(TOPIC_RESOURCE, "orders", {"retention.ms": "5"}),
         ConfigRecord(TOPIC_RESOURCE, "default", {"retention.ms": "5"}),
         ConfigRecord(BROKER_RESOURCE, "7", {"log.retention.ms": "5"}),
@@ -62,6 +65,53 @@ def test_a_record_survives_the_store(record: MetadataRecord) -> None:
     [(key, value)] = record.writes()
     assert value is not None
     assert record_from_entry(key, value) == record
+
+
+def test_what_older_versions_stored_still_reads() -> None:
+    broker = record_from_entry("brokers/2", b'{"endpoints":{"A":["host",1]},"rack":null}')
+    assert broker == BrokerRecord(2, {"A": Endpoint("host", 1)}) and broker.alive and not broker.shutting_down
+    partition_value = b'{"leader":1,"leader_epoch":2,"replicas":[1],"isr":[1],"partition_epoch":3}'
+    read = record_from_entry("partitions/a/0", partition_value)
+    assert read == PartitionRecord("a", 0, 1, 2, (1,), (1,), 3)
+    assert [value for _, value in read.writes()] == [
+        b'{"isr":[1],"leader":1,"leader_epoch":2,"partition_epoch":3,"replicas":[1]}'
+    ]
+    assert record_from_entry("controller", b'{"broker_id":1,"epoch":4}') == ControllerRecord(1, 4)
+    assert [key for key, _ in ControllerRecord(1, 4).writes()] == ["controller-epoch"]
+
+
+def test_dead_brokers_stay_registered() -> None:
+    image = with_orders().apply([BrokerRecord(2, {}), BrokerRecord(1, {}, alive=False)])
+    image.check_invariants()
+    assert set(image.brokers) == {1, 2} and set(image.alive_brokers) == {2}
+    assert image.apply([RemoveBrokerRecord(2)]).alive_brokers == {}
+    assert image.apply([ProducerIdsRecord(1, 1)]).alive_brokers is image.alive_brokers
+
+
+def test_a_partition_knows_where_its_reassignment_leads() -> None:
+    image = with_orders().apply([PartitionRecord("orders", 0, 1, 0, (3, 1, 2), (1, 2), 1, (3,), (2,))])
+    image.check_invariants()
+    moving, still = image.topics["orders"].partitions[:2]
+    assert moving.reassigning and moving.target_replicas == (3, 1)
+    assert not still.reassigning and still.target_replicas == still.replicas
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1, 1)),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1, 3)),
+        PartitionRecord("orders", 0, 2, 0, (1, 2), (1,)),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), adding=(3,)),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), removing=(1, 2)),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), adding=(2,), removing=(2,)),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), lost_disk_id="disk"),
+    ],
+    ids=repr,
+)
+def test_impossible_partitions_are_noticed(record: PartitionRecord) -> None:
+    with pytest.raises(AssertionError):
+        with_orders().apply([record]).check_invariants()
 
 
 def test_removals_end_their_keys() -> None:
