@@ -11,7 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidelog.coordination.store import ABSENT, Committed, Conflict, Entry, StoreError, Write, check_writes
+from tidelog.coordination.store import (
+    ABSENT,
+    Check,
+    Committed,
+    Conflict,
+    Entry,
+    StoreError,
+    Write,
+    check_writes,
+)
+from tidelog.coordination.watches import Listener, Watches
 
 FILE_NAME = "tidelog-metadata.sqlite"
 _SCHEMA_VERSION = 1
@@ -26,6 +36,8 @@ class EmbeddedStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._watches = Watches()
+        self._ephemeral: set[str] = set()
         with self._failures("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5)
@@ -52,6 +64,15 @@ class EmbeddedStore:
     def __repr__(self) -> str:
         return f"<EmbeddedStore {self._path}>"
 
+    def get(self, key: str) -> Entry | None:
+        return next((entry for entry in self.load(key) if entry.key == key), None)
+
+    def watch(self, key: str, listener: Listener) -> None:
+        self._watches.add(key, listener)
+
+    def on_session_lost(self, listener: Listener) -> None:
+        """A store that nobody else opens cannot lose its session."""
+
     def load(self, prefix: str = "") -> list[Entry]:
         with self._failures("read"):
             rows = self._open().execute(
@@ -60,7 +81,7 @@ class EmbeddedStore:
             )
             return [Entry(key, value, version) for key, value, version in rows]
 
-    def commit(self, writes: Sequence[Write]) -> Committed | Conflict:
+    def commit(self, writes: Sequence[Write | Check]) -> Committed | Conflict:
         check_writes(writes)
         with self._failures("written"):
             connection = self._open()
@@ -72,23 +93,33 @@ class EmbeddedStore:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-            return outcome
+        if isinstance(outcome, Committed):
+            self._ephemeral |= {write.key for write in writes if isinstance(write, Write) and write.ephemeral}
+            for key in self._watches.touched_by(write.key for write in writes):
+                for listener in self._watches.listeners(key):
+                    listener()
+        return outcome
 
-    def _write_all(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> Committed | Conflict:
+    def _write_all(
+        self, connection: sqlite3.Connection, writes: Sequence[Write | Check]
+    ) -> Committed | Conflict:
         versions: dict[str, int] = {}
-        for key, value, expected_version in writes:
+        for write in writes:
+            key, expected_version = write.key, write.expected_version
             row = connection.execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
             version = ABSENT if row is None else row[0]
             if expected_version is not None and version != expected_version:
                 return Conflict(key, expected_version, version)
-            if value is None:
+            if isinstance(write, Check):
+                continue
+            if write.value is None:
                 connection.execute("DELETE FROM entries WHERE key = ?", (key,))
                 continue
             versions[key] = version + 1
             connection.execute(
                 "INSERT INTO entries VALUES (?, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version",
-                (key, value, version + 1),
+                (key, write.value, version + 1),
             )
         return Committed(versions)
 
@@ -96,6 +127,8 @@ class EmbeddedStore:
         connection, self._connection = self._connection, None
         if connection is not None:
             with self._failures("closed"):
+                for key in self._ephemeral:
+                    connection.execute("DELETE FROM entries WHERE key = ?", (key,))
                 connection.close()
 
     def _open(self) -> sqlite3.Connection:
