@@ -11,6 +11,10 @@ class Background(Protocol):
 
     def run(self, work: Callable[[], T], then: Callable[[T | BaseException], None]) -> None: ...
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the event loop; may be called from any thread. Nothing happens after the end."""
+        ...
+
 
 class InlineBackground:
     """Runs everything at once, for tests and simulations.
@@ -25,3 +29,6 @@ class InlineBackground:
         except (OSError, ValueError) as error:
             outcome = error
         then(outcome)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        callback()

@@ -38,6 +38,14 @@ class Timers:
         if earlier:
             self.on_earlier()
 
+    def set_after(self, key: Hashable, delay_ms: int, callback: Callback) -> None:
+        """Call `callback` in `delay_ms` unless the key is set again or cancelled before."""
+        self.set(key, self._clock.now_ms() + delay_ms, callback)
+
+    def monotonic_ms(self) -> int:
+        """The time by which delays are measured."""
+        return self._clock.monotonic_ms()
+
     def cancel(self, key: Hashable) -> None:
         """Forget a timer; unknown keys are fine."""
         self._live.pop(key, None)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,6 +32,12 @@ class WorkerThreads:
             self._idle.set()
         fault = future.exception()
         then(future.result() if fault is None else fault)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run `callback` on the loop; callable from any thread, and without effect once the loop is closed."""
+        # Somebody else's thread may be late: the loop can close between a look and the call.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
 
     async def drain(self) -> None:
         """Wait until no work is under way."""
