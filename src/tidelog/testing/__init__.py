@@ -1,20 +1,23 @@
-"""A pytest plugin and helpers that run a real broker inside a test.
+"""A pytest plugin and helpers that run a real broker, or several, inside a test.
 
-`RunningBroker` (also under the name `TestBroker`) works without pytest; `plugin` offers it as fixtures.
-Nothing is imported until it is used: pytest loads the plugin in every project that has Tidelog installed.
+`RunningBroker` (also under the name `TestBroker`) and `RunningCluster` work without pytest; `plugin` offers
+them as fixtures. Nothing is imported until it is used: pytest loads the plugin in every project that has
+Tidelog installed.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidelog.testing.broker import RunningBroker, TestBroker
+    from tidelog.testing.cluster import RunningCluster
 
-__all__ = ["RunningBroker", "TestBroker"]
+__all__ = ["RunningBroker", "RunningCluster", "TestBroker"]
+
+_MODULES = {"RunningBroker": "broker", "RunningCluster": "cluster", "TestBroker": "broker"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tidelog.testing import broker
-
-    return getattr(broker, name)
+    return getattr(importlib.import_module(f"tidelog.testing.{_MODULES[name]}"), name)

@@ -9,18 +9,14 @@ unless the caller chose one. A restart keeps port and data. Every wait has a bou
 this one, because it watches the pipe that is its standard input.
 """
 
-import json
-import os
-import select
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
+
+from tidelog.server.broker_process import BrokerNotStarted, BrokerProcess
 
 if TYPE_CHECKING:
     from tidelog.server.process import BrokerThread
@@ -30,17 +26,12 @@ Mode = Literal["thread", "process"]
 START_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 20.0
 TOPIC_SECONDS_MAX = 10.0
-STDERR_TAIL_BYTES = 4000
 
 # What tests want and production does not: no wait before a group's first rebalance, no fixed port.
 TEST_SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "group.initial.rebalance.delay.ms": "0",
 }
-
-
-class BrokerNotStarted(RuntimeError):
-    """The broker did not become ready; the message says why."""
 
 
 class RunningBroker:
@@ -63,7 +54,7 @@ class RunningBroker:
         self.data_directory = data_directory or Path(tempfile.mkdtemp(prefix="tidelog-test-"))
         self._bootstrap: str | None = None
         self._thread: BrokerThread | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BrokerProcess | None = None
         self._stderr: IO[bytes] | None = None
 
     def __repr__(self) -> str:
@@ -88,13 +79,13 @@ class RunningBroker:
     @property
     def running(self) -> bool:
         if self._process is not None:
-            return self._process.poll() is None
+            return self._process.running
         return self._thread is not None
 
     @property
     def process_id(self) -> int | None:
         """The child's process id in process mode, else None."""
-        return self._process.pid if self._process is not None else None
+        return self._process.process_id if self._process is not None else None
 
     def start(self) -> "RunningBroker":
         """Start the broker and return when it serves requests."""
@@ -119,16 +110,16 @@ class RunningBroker:
             thread, self._thread = self._thread, None
             thread.stop()
         if self._process is not None:
-            self._process.terminate()
-            self._reap(STOP_SECONDS_MAX)
+            process, self._process = self._process, None
+            process.stop(STOP_SECONDS_MAX)
 
     def kill(self) -> None:
         """End the child process with SIGKILL, as a crash would."""
         if self.mode != "process":
             raise RuntimeError("a thread cannot be killed: use RunningBroker(mode='process')")
         if self._process is not None:
-            self._process.kill()
-            self._reap(STOP_SECONDS_MAX)
+            self._process.kill(STOP_SECONDS_MAX)
+            self._process = None
 
     def restart(self) -> None:
         """Stop if it runs, then start on the same port with the same data."""
@@ -170,61 +161,16 @@ class RunningBroker:
         return thread.bootstrap
 
     def _start_process(self, overrides: Mapping[str, str]) -> str:
-        # The package may be on sys.path without being installed (a source tree, an editable path).
-        package_root = str(Path(__file__).resolve().parents[2])
-        python_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
         if self._stderr is None:
             # A file without a name: it cannot fill a pipe nobody reads, and cannot be left behind.
             self._stderr = tempfile.TemporaryFile(prefix="tidelog-test-")  # noqa: SIM115 (closed by close)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidelog.testing.child", json.dumps(dict(overrides))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env={**os.environ, "PYTHONPATH": python_path},
-            start_new_session=True,  # Ctrl-C in the terminal is for the tests; they stop the broker
-        )
-        return self._await_ready(self._process)
-
-    def _await_ready(self, process: subprocess.Popen[bytes]) -> str:
-        assert process.stdout is not None
-        deadline = time.monotonic() + START_SECONDS_MAX
-        received = b""
-        while not received.endswith(b"\n"):
-            readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            piece = os.read(process.stdout.fileno(), 4096) if readable else b""
-            if not piece:
-                why = "it ended" if readable else f"it was not ready within {START_SECONDS_MAX:g} s"
-                tail = self._stderr_tail()
-                process.kill()
-                self._reap(STOP_SECONDS_MAX)
-                raise BrokerNotStarted(f"the broker process did not start: {why}\n{tail}".rstrip())
-            received += piece
-        return str(json.loads(received)["bootstrap"])
-
-    def _stderr_tail(self) -> str:
-        if self._stderr is None:
-            return ""
-        size_bytes = os.fstat(self._stderr.fileno()).st_size
-        start = max(0, size_bytes - STDERR_TAIL_BYTES)
-        return os.pread(self._stderr.fileno(), STDERR_TAIL_BYTES, start).decode(errors="replace")
-
-    def _reap(self, timeout_seconds: float) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        try:
-            process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(timeout_seconds)
-            raise TimeoutError(
-                f"the broker did not stop within {timeout_seconds:g} s and was killed"
-            ) from None
-        finally:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        if self._process is not None and self._process.process_id is not None:
+            self._process.reap(STOP_SECONDS_MAX)
+        self._process = BrokerProcess(overrides, log=self._stderr)
+        self._process.launch()
+        return self._process.wait_ready(START_SECONDS_MAX).bootstrap
 
 
 TestBroker = RunningBroker
+
+__all__ = ["BrokerNotStarted", "RunningBroker", "TestBroker"]
