@@ -19,6 +19,7 @@ LAYERS = {
     "client": 3,
     "controller": 3,
     "groups": 3,
+    "replication": 3,
     "transactions": 3,
     "broker": 4,
     "server": 5,
@@ -26,7 +27,7 @@ LAYERS = {
     "cli": 8,
 }
 #: machines must not know these: time, randomness and I/O are arguments
-PURE = {"controller", "groups", "transactions"}
+PURE = {"controller", "groups", "replication", "transactions"}
 IMPURE_MODULES = {"time", "random", "asyncio", "socket", "os", "threading", "pathlib", "secrets"}
 #: a pure module may name the type of a generator that it is given
 PURE_MAY_NAME = {("random", "Random")}

@@ -86,6 +86,8 @@ class FetchRequest(NamedTuple):
     topics: list[tuple[str | UUID, list[FetchPartition]]]
     forgotten: list[tuple[str | UUID, list[int]]]
     rack_id: str
+    #: the life of the follower that fetches, as the controller counts them; -1 before version 15
+    replica_epoch: int = -1
 
 
 def _partition_layout(version: int) -> struct.Struct:
@@ -116,7 +118,7 @@ def decode_request(buffer: memoryview, position: int, version: int) -> FetchRequ
 
 
 def _decode(buffer: memoryview, position: int, version: int) -> FetchRequest:
-    replica_id = CONSUMER_REPLICA_ID
+    replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
     if version <= 14:
         replica_id = INT32.unpack_from(buffer, position)[0]
         position += 4
@@ -138,7 +140,7 @@ def _decode(buffer: memoryview, position: int, version: int) -> FetchRequest:
         rack_id, position = read_compact_string(buffer, position)
         tags, position = read_tags(buffer, position)
         if version >= 15 and TAG_REPLICA_STATE in tags:
-            replica_id = INT32.unpack_from(tags[TAG_REPLICA_STATE], 0)[0]
+            replica_id, replica_epoch = _INT32_INT64.unpack_from(tags[TAG_REPLICA_STATE])
     elif version >= 11:
         rack_id, position = read_string(buffer, position)
     return FetchRequest(
@@ -152,6 +154,7 @@ def _decode(buffer: memoryview, position: int, version: int) -> FetchRequest:
         topics,
         forgotten,
         rack_id,
+        replica_epoch,
     )
 
 

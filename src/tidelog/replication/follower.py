@@ -1,0 +1,159 @@
+"""What a follower asks of one leader, and how it reads the answer.
+
+`FollowerSession` keeps an incremental fetch session with a leader (KIP-227) for all partitions followed
+there: a request names only the partitions whose offset, epoch or log start changed since the one before, so
+an idle follower of a thousand partitions sends a few bytes. Whenever the two sides may have different ideas
+of the session it starts anew with a full request.
+
+`truncation_offset` is where a log that differs from the leader's has to be cut (KIP-101, KIP-279, KIP-595).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_EPOCH, NO_OFFSET
+
+PartitionKey = tuple[UUID, int]
+
+NO_SESSION = 0
+OPENING_EPOCH = 0
+INT32_MAX = 2**31 - 1
+
+#: the two sides do not agree about the session: start anew
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class Position(NamedTuple):
+    """Where a replica stands: what its leader is told of one partition."""
+
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+class SessionRequest(NamedTuple):
+    """The session's part of the next Fetch request."""
+
+    session_id: int
+    session_epoch: int
+    wanted: list[tuple[PartitionKey, Position]]
+    forgotten: list[PartitionKey]
+
+
+class FollowerSession:
+    """The partitions fetched from one leader."""
+
+    __slots__ = ("_changed", "_forgotten", "_positions", "epoch", "session_id")
+
+    def __init__(self) -> None:
+        self.session_id = NO_SESSION
+        self.epoch = OPENING_EPOCH
+        self._positions: dict[PartitionKey, Position] = {}
+        #: what the leader has to be told with the next request
+        self._changed: dict[PartitionKey, None] = {}
+        self._forgotten: dict[PartitionKey, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __contains__(self, key: PartitionKey) -> bool:
+        return key in self._positions
+
+    def position(self, key: PartitionKey) -> Position | None:
+        return self._positions.get(key)
+
+    def follow(self, key: PartitionKey, position: Position) -> None:
+        """Fetch a partition from here on, from this position."""
+        if self._positions.get(key) != position:
+            self._positions[key] = position
+            self._changed[key] = None
+            self._forgotten.pop(key, None)
+
+    def leave(self, key: PartitionKey) -> None:
+        """Fetch a partition no more."""
+        if self._positions.pop(key, None) is not None:
+            self._changed.pop(key, None)
+            self._forgotten[key] = None
+
+    def next_request(self) -> SessionRequest:
+        """What to ask now; the answer goes to `answered`, or `lost` if there is none."""
+        if self.epoch == OPENING_EPOCH:
+            wanted = list(self._positions.items())
+            forgotten: list[PartitionKey] = []
+        else:
+            wanted = [(key, self._positions[key]) for key in self._changed]
+            forgotten = list(self._forgotten)
+        self._changed.clear()
+        self._forgotten.clear()
+        return SessionRequest(self.session_id, self.epoch, wanted, forgotten)
+
+    def answered(self, error: int, session_id: int) -> bool:
+        """Take note of an answer; False when it says that the session is no more."""
+        if error:
+            self.start_anew(forget_id=error != ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return False
+        if session_id == NO_SESSION:
+            # The leader has no room for sessions: each request is a full one.
+            self.start_anew(forget_id=True)
+            return True
+        if self.epoch == OPENING_EPOCH or session_id != self.session_id:
+            self.session_id = session_id
+            self.epoch = 1
+        else:
+            self.epoch = 1 if self.epoch == INT32_MAX else self.epoch + 1
+        return True
+
+    def lost(self) -> None:
+        """A request got no answer: whether the leader saw it is not known."""
+        self.start_anew(forget_id=False)
+
+    def start_anew(self, *, forget_id: bool) -> None:
+        """Open a new session with the next request, closing the one named if there is one."""
+        self.epoch = OPENING_EPOCH
+        if forget_id:
+            self.session_id = NO_SESSION
+
+    def __repr__(self) -> str:
+        return f"<FollowerSession {self.session_id} epoch={self.epoch} partitions={len(self._positions)}>"
+
+
+EpochEnd = Callable[[int], tuple[int, int]]
+
+
+def truncation_offset(
+    diverging: tuple[int, int], *, epoch_end_offset: EpochEnd, log_end_offset: int, high_watermark: int
+) -> int:
+    """Where to cut a log after the leader answered that it diverges.
+
+    `diverging` is the leader's largest epoch up to the last one of this log, and where it ended there;
+    `epoch_end_offset` asks the same of this log. If this log has never seen that epoch, the cut is only a
+    step: the next fetch asks with an older epoch.
+    """
+    leader_epoch, leader_end_offset = diverging
+    if leader_end_offset == NO_OFFSET:
+        return high_watermark
+    if leader_epoch == NO_EPOCH:
+        return min(leader_end_offset, log_end_offset)
+    own_epoch, own_end_offset = epoch_end_offset(leader_epoch)
+    if own_end_offset == NO_OFFSET:
+        return min(leader_end_offset, log_end_offset)
+    if own_epoch != leader_epoch:
+        return min(own_end_offset, log_end_offset)
+    return min(own_end_offset, leader_end_offset, log_end_offset)
+
+
+def by_topic(rows: Iterable[tuple[PartitionKey, Position]]) -> list[tuple[UUID, list[tuple[int, Position]]]]:
+    """Group what is wanted by topic, as requests do."""
+    topics: dict[UUID, list[tuple[int, Position]]] = {}
+    for (topic_id, index), position in rows:
+        topics.setdefault(topic_id, []).append((index, position))
+    return list(topics.items())
