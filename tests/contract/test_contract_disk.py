@@ -109,6 +109,29 @@ def test_truncate_and_append_again(disk: Disk, root: str) -> None:
     assert disk.size_bytes(f"{root}/a") == 7
 
 
+def test_room_that_is_reserved_changes_nothing_to_be_seen(disk: Disk, root: str) -> None:
+    file = disk.open(f"{root}/a", create=True)
+    file.append(b"before")
+    file.reserve(1 << 20)
+    file.append(b" after")
+    assert file.size_bytes == disk.size_bytes(f"{root}/a") == 12
+    file.release()
+    file.append(b" all")
+    assert read(disk, f"{root}/a") == b"before after all"
+
+
+def test_reserved_room_is_taken_and_given_back(tmp_path: Path) -> None:
+    file = OsDisk().open(str(tmp_path / "a"), create=True)
+    file.append(b"x" * 4096)
+    file.reserve(1 << 20)
+    taken_bytes = (tmp_path / "a").stat().st_blocks * 512
+    file.release()
+    left_bytes = (tmp_path / "a").stat().st_blocks * 512
+    if taken_bytes < 1 << 20:
+        pytest.skip("this file system cannot reserve room")
+    assert left_bytes < 1 << 16
+
+
 def test_a_file_outlives_its_name(disk: Disk, root: str) -> None:
     file = disk.open(f"{root}/a", create=True)
     file.append(b"one")

@@ -23,9 +23,10 @@ implementation:
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 Bytes = bytes | bytearray | memoryview
@@ -34,6 +35,28 @@ Bytes = bytes | bytearray | memoryview
 SYSTEM_CALL_BYTES_MAX = 0x7FFF_F000
 # Nor does it take more pieces at once.
 VIEWS_MAX = 1024
+# Room is reserved for appends only where that leaves this many times as much to others.
+RESERVABLE_SHARE = 64
+FALLOC_FL_KEEP_SIZE = 1
+
+
+@functools.cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's fallocate, which the standard library has no door to (posix_fallocate changes the size)."""
+    import ctypes
+
+    found = getattr(ctypes.CDLL(None), "fallocate", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        found.restype = ctypes.c_int
+    return found
+
+
+def reserve_room(descriptor: int, position: int, size: int) -> None:
+    """Allocate blocks behind the end of a file, if the file system can."""
+    fallocate = _fallocate()
+    if fallocate is not None:
+        fallocate(descriptor, FALLOC_FL_KEEP_SIZE, position, size)
 
 
 class File(Protocol):
@@ -65,6 +88,17 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut the file down to `size` bytes, which must not be more than it has."""
+        ...
+
+    def reserve(self, end: int) -> None:
+        """Ask for room on the disk for appends up to the position `end`; content and size stay as they are.
+
+        A wish: nothing happens where there is no such thing, or where little space is left.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give back the room behind the end of the file; only for the one who appends to it."""
         ...
 
     def sync(self) -> None:
@@ -189,6 +223,16 @@ class OsFile:
         assert 0 <= size <= self.size_bytes, f"cannot cut {self!r} to {size} bytes"
         os.ftruncate(self._descriptor, size)
         self.size_bytes = size
+
+    def reserve(self, end: int) -> None:
+        wanted_bytes = end - self.size_bytes
+        status = os.fstatvfs(self._descriptor)
+        if wanted_bytes > 0 and status.f_bavail * status.f_frsize > wanted_bytes * RESERVABLE_SHARE:
+            reserve_room(self._descriptor, self.size_bytes, wanted_bytes)
+
+    def release(self) -> None:
+        # Linux frees what lies behind the end even when the size stays.
+        os.ftruncate(self._descriptor, self.size_bytes)
 
     def sync(self) -> None:
         # fdatasync also writes the metadata that reading the data back needs, the size above all.

@@ -16,6 +16,7 @@ in `write_indexes`, not one by one: recovery can always rebuild them. A closed s
 through the shared `OpenFiles`, loads its indexes when it is read, and may drop them again.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -47,6 +48,10 @@ SCAN_BLOCK_BYTES = 8 << 10
 REBUILD_BLOCK_BYTES = 1 << 20
 # A look-up by time unpacks batches up to this size; of larger ones it gives the beginning.
 LOOK_UP_BYTES_MAX = 32 << 20
+# A file that grows gets its blocks in large pieces ahead of the appends, which saves the file system work on
+# every block; small ones do not, since a broker has thousands of them.
+RESERVE_FROM_BYTES = 1 << 20
+RESERVE_STEP_BYTES_MAX = 8 << 20
 
 
 class SegmentCorrupt(OSError):
@@ -87,6 +92,7 @@ class Segment:
         "_offset_index_written",
         "_open_files",
         "_path",
+        "_reserve_at_bytes",
         "_suffix",
         "_time_index",
         "_time_index_entries_max",
@@ -119,6 +125,8 @@ class Segment:
         self._suffix = ""
         self.base_offset = base_offset
         self.size_bytes = 0
+        # The size from which more room on the disk is asked for.
+        self._reserve_at_bytes = RESERVE_FROM_BYTES
         self.created_ms = now_ms
         self.last_appended_ms = now_ms
         # The largest timestamp of the first batch (segment.ms counts from it), None before there is one.
@@ -265,6 +273,21 @@ class Segment:
             self.bytes_since_index_entry += size
             if position == 0:
                 self.first_timestamp_ms = max_timestamp_ms
+        if self.size_bytes > self._reserve_at_bytes:
+            self._reserve_room()
+
+    def _reserve_room(self) -> None:
+        """Ask for the blocks of the next appends at once, more of them the faster the file has grown."""
+        assert self._file is not None
+        step = min(self.size_bytes, RESERVE_STEP_BYTES_MAX)
+        self._file.reserve(self.size_bytes + step)
+        self._reserve_at_bytes = self.size_bytes + step - step // 4
+
+    def _release_room(self, file: File) -> None:
+        # A crash may have left room behind a segment that was opened again, so the size decides.
+        if self.size_bytes > RESERVE_FROM_BYTES:
+            with contextlib.suppress(OSError):
+                file.release()
 
     def _add_index_entry(self, last_offset: int, position: int) -> None:
         offsets, times = self._offset_index, self._time_index
@@ -279,6 +302,7 @@ class Segment:
         """Stop appending and leave the file to the shared open files; the indexes are written beforehand."""
         file, self._file = self._file, None
         assert file is not None, "a closed segment cannot be sealed"
+        self._release_room(file)
         self._open_files.put(self.path(LOG), file)
 
     def complete(self) -> None:
@@ -288,6 +312,7 @@ class Segment:
         """
         file = self._file
         assert file is not None, "a closed segment is complete"
+        self._release_room(file)
         file.sync()
         self.write_indexes(final=True, sync=True)
         if self._transaction_index is not None:
@@ -296,6 +321,8 @@ class Segment:
 
     def let_go(self) -> None:
         """Give up the open file and the indexes, without writing anything."""
+        if self._file is not None:
+            self._release_room(self._file)
         self._open_files.forget(self.path(LOG))
         self._file = self._offset_index = self._time_index = None
 
@@ -311,6 +338,7 @@ class Segment:
         if file.size_bytes > self.size_bytes:
             file.truncate(self.size_bytes)
         self._file = file
+        self._reserve_at_bytes = max(RESERVE_FROM_BYTES, self.size_bytes)
         self.bytes_since_index_entry = self.size_bytes - self.offset_index.last_position
         self.first_timestamp_ms = self._read_first_timestamp_ms()
 
@@ -624,6 +652,7 @@ class Segment:
         if place is not None:
             file.truncate(place.position)
             self.size_bytes = place.position
+            self._reserve_at_bytes = max(RESERVE_FROM_BYTES, place.position)
         self.bytes_since_index_entry = self.size_bytes - offsets.last_position
         self.index_full = False
         self._find_largest_timestamp()

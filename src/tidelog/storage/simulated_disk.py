@@ -222,6 +222,12 @@ class SimulatedFile:
         self._disk.operation("truncate", self.path)
         inode.truncate(size)
 
+    def reserve(self, end: int) -> None:
+        self._opened()
+
+    def release(self) -> None:
+        self._opened()
+
     def sync(self) -> None:
         inode = self._opened()
         self._disk.operation("sync", self.path)

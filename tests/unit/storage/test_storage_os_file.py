@@ -81,3 +81,21 @@ def test_a_file_is_closed_with_its_last_reference_not_with_its_name(tmp_path: Pa
     gc.collect()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+def test_a_growing_log_reserves_room_and_gives_back_what_it_does_not_use(tmp_path: Path) -> None:
+    directory = tmp_path / "p"
+    log = open_log(OsDisk(), str(directory), segment_bytes=4 << 20)
+    while log.size_bytes < 3 << 20:
+        append(log, [NOW_MS], value_bytes=100_000)
+    (first,) = directory.glob("*.log")
+    if first.stat().st_blocks * 512 < first.stat().st_size + (256 << 10):
+        pytest.skip("this file system cannot reserve room")
+    while len(list(directory.glob("*.log"))) == 1:
+        append(log, [NOW_MS], value_bytes=100_000)
+    assert first.stat().st_blocks * 512 < first.stat().st_size + (64 << 10)
+    while log.size_bytes < 10 << 20:
+        append(log, [NOW_MS], value_bytes=100_000)
+    log.close()
+    for path in directory.glob("*.log"):
+        assert path.stat().st_blocks * 512 < path.stat().st_size + (64 << 10)
