@@ -21,7 +21,6 @@ from tidelog.controller.commands import CreateTopics
 from tidelog.controller.internal_topics import internal_topic
 from tidelog.groups.commands import Command, ExpireOffsets, ForgetTopic, TimerFired
 from tidelog.groups.machine import GroupMachine
-from tidelog.groups.schemas import UnreadableRecord
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.effects import Append, CancelTimer, Effect, Event, Reply, SetTimer
 from tidelog.model.errors import ErrorCode, Refused
@@ -29,6 +28,7 @@ from tidelog.model.identifiers import GROUP_METADATA_TOPIC, NO_PRODUCER_ID
 from tidelog.model.settings import BrokerSettings
 from tidelog.records.builder import CONTROL_COMMIT, control_type
 from tidelog.records.record import Record, iterate_records
+from tidelog.records.stored_fields import UnreadableRecord
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

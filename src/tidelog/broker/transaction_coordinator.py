@@ -24,6 +24,7 @@ from tidelog.model.identifiers import TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.api_versions import Feature
 from tidelog.records.record import Record
+from tidelog.records.stored_fields import UnreadableRecord
 from tidelog.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
@@ -36,7 +37,6 @@ from tidelog.transactions.commands import (
     TimerFired,
 )
 from tidelog.transactions.machine import TransactionMachine
-from tidelog.transactions.schemas import UnreadableRecord
 from tidelog.transactions.settings import TransactionSettings
 
 if TYPE_CHECKING:

@@ -19,12 +19,13 @@ from tidelog.groups.consumer_group import ConsumerGroup
 from tidelog.groups.consumer_protocol import read_subscription
 from tidelog.groups.consumer_requests import JOIN, SYNC, ConsumerRequests
 from tidelog.groups.consumer_schemas import ClassicMetadata, MemberMetadata, MemberState
-from tidelog.groups.outbox import Outbox, coordinator_error
+from tidelog.groups.outbox import Outbox
 from tidelog.groups.protocol_migration import assignment_bytes, partitions_by_id
 from tidelog.groups.responses import Response
-from tidelog.groups.schemas import UnreadableRecord
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
+from tidelog.model.step_effects import coordinator_error
+from tidelog.records.stored_fields import UnreadableRecord
 
 JoinClassic = Callable[[JoinGroup, int], None]
 

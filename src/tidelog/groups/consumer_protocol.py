@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidelog.groups.schemas import Reader, UnreadableRecord
+from tidelog.records.stored_fields import Reader, UnreadableRecord
 
 NamedPartitions = tuple[tuple[str, tuple[int, ...]], ...]
 

@@ -27,7 +27,7 @@ from tidelog.groups.consumer_group import (
 from tidelog.groups.consumer_schemas import MemberMetadata, MemberState, Partitions
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.membership import Rebalances, TimerKey
-from tidelog.groups.outbox import Outbox, coordinator_error
+from tidelog.groups.outbox import Outbox
 from tidelog.groups.protocol_migration import Migration
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
@@ -35,6 +35,7 @@ from tidelog.groups.states import GroupState
 from tidelog.groups.topic_regex import InvalidRegex, TopicRegex
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
+from tidelog.model.step_effects import coordinator_error
 
 SESSION = "consumer session"
 REBALANCE = "consumer rebalance"

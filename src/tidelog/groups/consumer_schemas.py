@@ -30,7 +30,7 @@ from enum import IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog.groups.schemas import Reader, UnreadableRecord
+from tidelog.records.stored_fields import Reader, UnreadableRecord
 
 Partition = tuple[UUID, int]
 """A partition by topic id and index."""
@@ -294,8 +294,8 @@ def _read_topic(reader: Reader) -> tuple[str, TopicMetadata]:
         reader.int32()
         for _ in range(reader.array_count()):
             reader.string()
-        reader.skip_tagged_fields()
-    reader.skip_tagged_fields()
+        reader.tagged_fields()
+    reader.tagged_fields()
     return name, TopicMetadata(topic_id, partition_count)
 
 
@@ -304,7 +304,7 @@ def _read_partitions(reader: Reader) -> Partitions:
     for _ in range(reader.array_count()):
         topic_id = UUID(bytes=reader.raw(16))
         partitions += ((topic_id, reader.int32()) for _ in range(reader.array_count()))
-        reader.skip_tagged_fields()
+        reader.tagged_fields()
     return frozenset(partitions)
 
 
@@ -345,7 +345,7 @@ def _read_classic(content: bytes) -> ClassicMetadata | None:
     protocols = []
     for _ in range(reader.array_count()):
         protocols.append((reader.string(), reader.bytes()))
-        reader.skip_tagged_fields()
+        reader.tagged_fields()
     return ClassicMetadata(session_timeout_ms, tuple(protocols))
 
 

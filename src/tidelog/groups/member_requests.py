@@ -9,10 +9,11 @@ from tidelog.groups import responses
 from tidelog.groups.classic_group import ClassicGroup, Member
 from tidelog.groups.commands import NO_MEMBER_ID, Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from tidelog.groups.membership import Rebalances, Undo, session_timer
-from tidelog.groups.outbox import Outbox, coordinator_error
+from tidelog.groups.outbox import Outbox
 from tidelog.groups.schemas import group_metadata_key, group_metadata_value
 from tidelog.groups.states import GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.step_effects import coordinator_error
 
 NO_REASON = "no reason given"
 

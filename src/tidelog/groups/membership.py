@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from tidelog.groups import responses
 from tidelog.groups.classic_group import ClassicGroup, Member
 from tidelog.groups.commands import JoinGroup
-from tidelog.groups.outbox import Outbox, coordinator_error
+from tidelog.groups.outbox import Outbox
 from tidelog.groups.schemas import group_metadata_key, group_metadata_value
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.step_effects import coordinator_error
 
 EMPTY_ASSIGNMENT = b""
 

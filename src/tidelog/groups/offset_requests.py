@@ -26,7 +26,7 @@ from tidelog.groups.consumer_draft import Draft
 from tidelog.groups.consumer_group import ConsumerGroup
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.membership import Rebalances
-from tidelog.groups.outbox import Outbox, coordinator_error
+from tidelog.groups.outbox import Outbox
 from tidelog.groups.responses import Response
 from tidelog.groups.schemas import (
     NO_EXPIRY,
@@ -39,6 +39,7 @@ from tidelog.groups.schemas import (
 from tidelog.groups.states import GroupState
 from tidelog.model.effects import RecordPair
 from tidelog.model.errors import ErrorCode
+from tidelog.model.step_effects import coordinator_error
 
 GROUP_ID_NOT_FOUND_SINCE_VERSION = 9
 """OffsetCommit of an unknown group: ILLEGAL_GENERATION before this version."""

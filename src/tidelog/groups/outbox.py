@@ -5,29 +5,13 @@ step's other effects are held until the records are written, and a refusal takes
 them. Answers that promise durability wait longer, in `on_appended`, until the records are replicated.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from tidelog.model.effects import Append, CancelTimer, Effect, Event, RecordPair, Reply, SetTimer
+from tidelog.model.effects import Append, Effect, RecordPair, Reply
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-
-_COORDINATOR_ERROR_OF_APPEND_ERROR = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def coordinator_error(append_error: ErrorCode) -> ErrorCode:
-    """What a group's client is told when its record could not be stored: it knows coordinators, not logs."""
-    return _COORDINATOR_ERROR_OF_APPEND_ERROR.get(append_error, append_error)
+from tidelog.model.step_effects import StepEffects
 
 
 class OnFailed(Protocol):
@@ -68,32 +52,15 @@ class PendingAppend:
         self.written = False
 
 
-class Outbox:
+class Outbox(StepEffects):
     """Collects the effects of the running step; keeps the appends whose verdict is still out."""
 
-    __slots__ = ("_effects", "_next_token", "_partition", "_step_appends", "pending")
+    __slots__ = ("_step_appends", "pending")
 
     def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self._next_token = 0
-        self._effects: list[Effect] = []
+        super().__init__(partition)
         self._step_appends: list[PendingAppend] = []
         self.pending: dict[int, PendingAppend] = {}
-
-    def reply(self, token: int, response: Mapping[str, object]) -> None:
-        self._effects.append(Reply(token, response))
-
-    def set_timer(self, key: Hashable, deadline_ms: int) -> None:
-        self._effects.append(SetTimer(key, deadline_ms))
-
-    def cancel_timer(self, key: Hashable) -> None:
-        self._effects.append(CancelTimer(key))
-
-    def event(self, kind: str, fields: Mapping[str, object], cause: str) -> None:
-        self._effects.append(Event(kind, fields, cause))
-
-    def emit(self, effects: list[Effect]) -> None:
-        self._effects += effects
 
     def append(
         self,
@@ -106,8 +73,7 @@ class Outbox:
         producer_epoch: int = NO_PRODUCER_EPOCH,
         on_written: Callable[[int], None] | None = None,
     ) -> None:
-        token = self._next_token
-        self._next_token += 1
+        token = self._new_token()
         pending = PendingAppend(tuple(records), undo, on_appended, on_failed, producer_id)
         pending.on_written = on_written
         self.pending[token] = pending
@@ -124,7 +90,7 @@ class Outbox:
 
     def take(self) -> list[Effect]:
         """End the step: its effects, without those that wait for an append that can still be undone."""
-        effects, self._effects = self._effects, []
+        effects = super().take()
         appends, self._step_appends = self._step_appends, []
         undoable = next((pending for pending in appends if pending.undo is not None), None)
         if undoable is None:

@@ -23,6 +23,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidelog.records.stored_fields import Reader, UnreadableRecord, text
+
 NO_EXPIRY = -1
 NO_STATE_TIMESTAMP = -1
 
@@ -90,17 +92,13 @@ class GroupMetadataValue:
     members: tuple[MemberMetadata, ...]
 
 
-class UnreadableRecord(ValueError):
-    """The stored bytes are not what their version promises, or the version is from a newer Kafka."""
-
-
 # ---------------------------------------------------------------- writing
 
 
-def _string(text: str | None) -> bytes:
-    if text is None:
+def _string(content: str | None) -> bytes:
+    if content is None:
         return b"\xff\xff"
-    encoded = text.encode()
+    encoded = content.encode()
     return _INT16.pack(len(encoded)) + encoded
 
 
@@ -160,79 +158,6 @@ def group_metadata_value(value: GroupMetadataValue) -> bytes:
 # ---------------------------------------------------------------- reading
 
 
-def _text(encoded: bytes) -> str:
-    try:
-        return encoded.decode()
-    except UnicodeDecodeError as error:
-        raise UnreadableRecord("a string is not UTF-8") from error
-
-
-class Reader:
-    """A cursor over one stored key or value; raises `UnreadableRecord` where the bytes end too early."""
-
-    __slots__ = ("_buffer", "_position", "flexible")
-
-    def __init__(self, buffer: bytes) -> None:
-        self._buffer = buffer
-        self._position = 0
-        self.flexible = False
-
-    def raw(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._buffer):
-            raise UnreadableRecord(f"{size} bytes wanted at {self._position} of {len(self._buffer)}")
-        taken = self._buffer[self._position : end]
-        self._position = end
-        return bytes(taken)
-
-    def int16(self) -> int:
-        return int(_INT16.unpack(self.raw(2))[0])
-
-    def int32(self) -> int:
-        return int(_INT32.unpack(self.raw(4))[0])
-
-    def int64(self) -> int:
-        return int(_INT64.unpack(self.raw(8))[0])
-
-    def unsigned_varint(self) -> int:
-        result = shift = 0
-        while True:
-            byte = self.raw(1)[0]
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return result
-            shift += 7
-            if shift > 28:
-                raise UnreadableRecord("a varint of more than five bytes")
-
-    def nullable_string(self) -> str | None:
-        size = self.unsigned_varint() - 1 if self.flexible else self.int16()
-        if size == -1:
-            return None
-        return _text(self.raw(size))
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise UnreadableRecord("a string that must be there is null")
-        return text
-
-    def bytes(self) -> bytes:
-        return self.raw(self.unsigned_varint() - 1 if self.flexible else self.int32())
-
-    def array_count(self) -> int:
-        count = self.unsigned_varint() - 1 if self.flexible else self.int32()
-        if count < 0 or count > len(self._buffer) - self._position:
-            raise UnreadableRecord(f"an array of {count} elements in {len(self._buffer)} bytes")
-        return count
-
-    def skip_tagged_fields(self) -> None:
-        if self.flexible:
-            for _ in range(self.unsigned_varint()):
-                self.unsigned_varint()
-                self.raw(self.unsigned_varint())
-
-
 def read_key(key: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
     """Decode a key, or return None for a version that belongs to another kind of group or a newer Kafka."""
     # Written out rather than through Reader: loading reads one key for every record of the log.
@@ -273,7 +198,7 @@ def read_offset_commit_value(value: bytes) -> OffsetCommitValue:
         _, offset, leader_epoch, size = _OFFSET_VALUE_HEAD.unpack_from(value)
         end = _OFFSET_VALUE_HEAD.size + size
         if size >= 0 and len(value) >= end + _INT64.size:
-            metadata = _text(value[_OFFSET_VALUE_HEAD.size : end])
+            metadata = text(value[_OFFSET_VALUE_HEAD.size : end])
             return OffsetCommitValue(offset, leader_epoch, metadata, _INT64.unpack_from(value, end)[0])
     reader, version = _value_reader(value, "OffsetCommitValue")
     offset = reader.int64()
@@ -304,7 +229,7 @@ def _read_member(reader: Reader, version: int) -> MemberMetadata:
     session_timeout_ms = reader.int32()
     subscription = reader.bytes()
     assignment = reader.bytes()
-    reader.skip_tagged_fields()
+    reader.tagged_fields()
     if rebalance_timeout_ms == -1:
         rebalance_timeout_ms = session_timeout_ms
     return MemberMetadata(

@@ -22,6 +22,7 @@ from functools import partial
 from tidelog.model.effects import Effect
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from tidelog.model.step_effects import coordinator_error
 from tidelog.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
@@ -34,7 +35,7 @@ from tidelog.transactions.commands import (
     TimerFired,
 )
 from tidelog.transactions.end_rules import end_verdict
-from tidelog.transactions.outbox import OnAppended, OnFailed, Outbox, coordinator_error
+from tidelog.transactions.outbox import OnAppended, OnFailed, Outbox
 from tidelog.transactions.schemas import FIRST_FLEXIBLE_VALUE_VERSION, read_key, read_value
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.states import TransactionState

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterable
 
 from tidelog.model.identifiers import NO_PRODUCER_ID, TopicPartition
+from tidelog.records.stored_fields import Reader, UnreadableRecord
 from tidelog.transactions.states import TransactionState
 from tidelog.transactions.transaction import Transaction
 
@@ -33,10 +34,6 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _HEAD = struct.Struct(">hqhib")
 _TAIL = struct.Struct(">qq")
-
-
-class UnreadableRecord(ValueError):
-    """The stored bytes are not what their version promises, or the version is from a newer Kafka."""
 
 
 # ---------------------------------------------------------------- writing
@@ -104,79 +101,15 @@ def _tags(transaction: Transaction) -> bytes:
 # ---------------------------------------------------------------- reading
 
 
-class _Reader:
-    """A cursor over one stored key or value; raises `UnreadableRecord` where the bytes end too early."""
-
-    __slots__ = ("_buffer", "_position", "flexible")
-
-    def __init__(self, buffer: bytes) -> None:
-        self._buffer = bytes(buffer)
-        self._position = 0
-        self.flexible = False
-
-    def take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._buffer):
-            raise UnreadableRecord(f"{size} bytes wanted at {self._position} of {len(self._buffer)}")
-        taken = self._buffer[self._position : end]
-        self._position = end
-        return taken
-
-    def int8(self) -> int:
-        return int.from_bytes(self.take(1), "big", signed=True)
-
-    def int16(self) -> int:
-        return int(_INT16.unpack(self.take(2))[0])
-
-    def int32(self) -> int:
-        return int(_INT32.unpack(self.take(4))[0])
-
-    def int64(self) -> int:
-        return int(_INT64.unpack(self.take(8))[0])
-
-    def varint(self) -> int:
-        result = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return result
-            shift += 7
-            if shift > 28:
-                raise UnreadableRecord("a varint of more than five bytes")
-
-    def string(self) -> str:
-        encoded = self.take(self.varint() - 1 if self.flexible else self.int16())
-        try:
-            return encoded.decode()
-        except UnicodeDecodeError as error:
-            raise UnreadableRecord("a string is not UTF-8") from error
-
-    def nullable_count(self) -> int:
-        count = self.varint() - 1 if self.flexible else self.int32()
-        if count < -1 or count > len(self._buffer) - self._position:
-            raise UnreadableRecord(f"an array of {count} elements in {len(self._buffer)} bytes")
-        return count
-
-    def tags(self) -> dict[int, bytes]:
-        if not self.flexible:
-            return {}
-        found: dict[int, bytes] = {}
-        for _ in range(self.varint()):
-            tag = self.varint()
-            found[tag] = self.take(self.varint())
-        return found
-
-
 def read_key(key: bytes) -> str | None:
     """The transactional id, or None for a key version that a newer Kafka may have written."""
-    reader = _Reader(key)
+    reader = Reader(key)
     return reader.string() if reader.int16() == KEY_VERSION else None
 
 
 def read_value(transactional_id: str, value: bytes) -> Transaction:
     """What the record says; the last producer epoch is not stored."""
-    reader = _Reader(value)
+    reader = Reader(value)
     version = reader.int16()
     if not 0 <= version <= HIGHEST_VALUE_VERSION:
         raise UnreadableRecord(f"TransactionLogValue version {version}")
@@ -190,7 +123,7 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
     partitions = _read_partitions(reader)
     update_ms = reader.int64()
     start_ms = reader.int64()
-    tags = reader.tags()
+    tags = reader.tagged_fields()
     return Transaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -206,13 +139,13 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
     )
 
 
-def _read_partitions(reader: _Reader) -> frozenset[TopicPartition]:
+def _read_partitions(reader: Reader) -> frozenset[TopicPartition]:
     found: set[TopicPartition] = set()
-    for _ in range(reader.nullable_count()):
+    for _ in range(reader.nullable_array_count()):
         topic = reader.string()
-        for _ in range(reader.nullable_count()):
+        for _ in range(reader.nullable_array_count()):
             found.add(TopicPartition(topic, reader.int32()))
-        reader.tags()
+        reader.tagged_fields()
     return frozenset(found)
 
 

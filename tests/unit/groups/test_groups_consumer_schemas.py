@@ -24,7 +24,7 @@ from tidelog.groups.consumer_schemas import (
     regular_expression_value,
     target_assignment_value,
 )
-from tidelog.groups.schemas import UnreadableRecord
+from tidelog.records.stored_fields import UnreadableRecord
 
 ID = UUID(int=7)
 RAW = ID.bytes
