@@ -12,6 +12,7 @@ from tidelog.controller.commands import (
     Done,
     Result,
 )
+from tidelog.controller.elections import UNCLEAN_ELECTION, elect_offline
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (
@@ -29,6 +30,7 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
     """Decide each resource; those refused keep their settings."""
     records: list[MetadataRecord] = []
     results: list[Result] = []
+    unclean = False
     named = Counter((resource.type, resource.name) for resource in command.resources)
     for resource in command.resources:
         if named[resource.type, resource.name] > 1:
@@ -43,6 +45,10 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
         if changed != _present_configs(resource, image):
             kind = TOPIC_RESOURCE if resource.type is ConfigResourceType.TOPIC else BROKER_RESOURCE
             records.append(ConfigRecord(kind, resource.name, changed))
+            unclean = unclean or UNCLEAN_ELECTION in changed
+    if unclean and not command.validate_only:
+        # Whoever allows unclean elections waits for one.
+        records += elect_offline(image.apply(records), settings)
     return Decision(() if command.validate_only else tuple(records), tuple(results))
 
 

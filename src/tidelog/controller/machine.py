@@ -7,31 +7,38 @@ Errors, their order and their reasons are Kafka's; the wording is our own.
 
 import base64
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from uuid import UUID
 
-from tidelog.controller import configs, topics
+from tidelog.controller import brokers, configs, elections, isr_changes, reassignments, topics
 from tidelog.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
+    AlterReassignments,
+    BrokersChanged,
+    ChangeIsr,
     Command,
     CreatePartitions,
     CreateTopics,
     Decision,
     DeleteTopics,
     Done,
+    ElectLeaders,
     FormCluster,
     ProducerIdBlock,
+    RebalanceLeaders,
     RegisterBroker,
     Result,
+    ShutDownBroker,
     TopicDeleted,
     TopicReference,
+    UnregisterBroker,
 )
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_LEADER
-from tidelog.model.image import ClusterImage, TopicImage
+from tidelog.model.image import BrokerImage, ClusterImage, TopicImage
 from tidelog.model.metadata import (
-    BrokerRecord,
     ClusterRecord,
     ControllerRecord,
     MetadataRecord,
@@ -83,11 +90,25 @@ class Controller:
                 return self._register_broker(command, image)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(command, image)
-            case _:
-                raise AssertionError(f"no decision for {command!r}")
+            case BrokersChanged():
+                return brokers.brokers_changed(command, image, self._settings)
+            case ChangeIsr():
+                return isr_changes.change_isr(command, image, self._settings)
+            case ElectLeaders():
+                return elections.elect_leaders(command, image)
+            case AlterReassignments():
+                return reassignments.alter_reassignments(command, image, self._settings)
+            case ShutDownBroker():
+                return brokers.shut_down_broker(command, image, self._settings)
+            case UnregisterBroker():
+                return brokers.unregister_broker(command, image, self._settings)
+            case RebalanceLeaders():
+                return elections.rebalance_leaders(command, image, self._settings)
 
     def _register_broker(self, command: RegisterBroker, image: ClusterImage) -> Decision:
-        records: list[MetadataRecord] = [BrokerRecord(command.broker_id, command.endpoints, command.rack)]
+        known = image.brokers.get(command.broker_id) or BrokerImage(command.broker_id, command.endpoints)
+        registered = replace(known, endpoints=command.endpoints, rack=command.rack, alive=True)
+        records: list[MetadataRecord] = [brokers.broker_record(registered)]
         if image.controller_id == NO_LEADER:
             records.append(ControllerRecord(command.broker_id, image.controller_epoch + 1))
         return Decision(tuple(records), (Done(),))

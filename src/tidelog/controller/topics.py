@@ -57,7 +57,7 @@ def create_topics(
         records.append(TopicRecord(topic.name, topic_id))
         if configs:
             records.append(ConfigRecord(TOPIC_RESOURCE, topic.name, configs))
-        records += _partition_records(topic.name, 0, placed)
+        records += _partition_records(topic.name, 0, placed, image)
         results.append(TopicCreated(topic.name, topic_id, len(placed), len(placed[0]), configs))
     return Decision(() if command.validate_only else tuple(records), tuple(results))
 
@@ -132,18 +132,28 @@ def _place_evenly(
 ) -> list[Replicas] | Refused:
     if partition_count > partition_room:
         return _no_room(partition_count, partition_room)
-    broker_count = len(image.brokers)
+    if not any(broker.active for broker in image.alive_brokers.values()):
+        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are dead or shutting down")
+    racks = _racks(image, replication_factor)
+    broker_count = len(racks)
     if replication_factor > broker_count:
-        message = f"{replication_factor} replicas need as many brokers, and there are {broker_count}"
+        message = f"{replication_factor} replicas need as many brokers, and there are {broker_count} alive"
         return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     return place(
-        {broker.id: broker.rack for broker in image.brokers.values()},
+        racks,
         partition_count,
         replication_factor,
         first_partition=first_partition,
         start=random.randrange(broker_count),
         shift=random.randrange(broker_count),
     )
+
+
+def _racks(image: ClusterImage, replication_factor: int) -> dict[int, str | None]:
+    """The brokers to place on, with their racks; those that are shutting down only if it takes them."""
+    alive = image.alive_brokers.values()
+    active = {broker.id: broker.rack for broker in alive if broker.active}
+    return active if len(active) >= replication_factor else {broker.id: broker.rack for broker in alive}
 
 
 def _no_room(partition_count: int, partition_room: int) -> Refused:
@@ -162,11 +172,12 @@ def _place_by_hand(topic: TopicSpec, image: ClusterImage, partition_room: int) -
     if len(indexes) > partition_room:
         return _no_room(len(indexes), partition_room)
     placed = [replicas for _, replicas in sorted(topic.assignments)]
-    fault = _assignment_fault(placed, len(placed[0]), image)
+    fault = assignment_fault(placed, len(placed[0]), image) or _dead_fault(placed, image)
     return placed if fault is None else Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
 
 
-def _assignment_fault(placed: Sequence[Replicas], replication_factor: int, image: ClusterImage) -> str | None:
+def assignment_fault(placed: Sequence[Replicas], replication_factor: int, image: ClusterImage) -> str | None:
+    """Say in words what is wrong with replicas that somebody chose, or return None; they may be dead."""
     for replicas in placed:
         if not replicas:
             return "a partition of the manual assignment has no brokers"
@@ -182,11 +193,27 @@ def _assignment_fault(placed: Sequence[Replicas], replication_factor: int, image
     return None
 
 
-def _partition_records(topic: str, first_index: int, placed: Sequence[Replicas]) -> list[MetadataRecord]:
-    return [
-        PartitionRecord(topic, index, leader=replicas[0], leader_epoch=0, replicas=replicas, isr=replicas)
-        for index, replicas in enumerate(placed, first_index)
-    ]
+def _dead_fault(placed: Sequence[Replicas], image: ClusterImage, first_index: int = 0) -> str | None:
+    for index, replicas in enumerate(placed, first_index):
+        if not _active(replicas, image):
+            return f"all brokers of the manual assignment of partition {index} are dead or shutting down"
+    return None
+
+
+def _active(replicas: Replicas, image: ClusterImage) -> Replicas:
+    alive = image.alive_brokers
+    return tuple(replica for replica in replicas if replica in alive and alive[replica].active)
+
+
+def _partition_records(
+    topic: str, first_index: int, placed: Sequence[Replicas], image: ClusterImage
+) -> list[MetadataRecord]:
+    """Records of new partitions: whoever is active is in sync, since there is nothing to have yet."""
+    records: list[MetadataRecord] = []
+    for index, replicas in enumerate(placed, first_index):
+        isr = _active(replicas, image)
+        records.append(PartitionRecord(topic, index, isr[0], 0, replicas, isr))
+    return records
 
 
 def create_partitions(
@@ -206,7 +233,7 @@ def create_partitions(
             results.append(placed)
             continue
         partition_room -= len(placed)
-        records += _partition_records(spec.name, len(image.topics[spec.name].partitions), placed)
+        records += _partition_records(spec.name, len(image.topics[spec.name].partitions), placed, image)
         results.append(Done())
     return Decision(() if command.validate_only else tuple(records), tuple(results))
 
@@ -222,7 +249,7 @@ def _place_growth(
         message = f"topic {spec.name!r} has {present} partitions; {spec.partition_count} would not be more"
         return Refused(ErrorCode.INVALID_PARTITIONS, message)
     added = spec.partition_count - present
-    replication_factor = len(topic.partitions[0].replicas)
+    replication_factor = len(topic.partitions[0].target_replicas)
     if spec.assignments is None:
         return _place_evenly(image, added, replication_factor, random, partition_room, present)
     if len(spec.assignments) != added:
@@ -230,5 +257,6 @@ def _place_growth(
         return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if added > partition_room:
         return _no_room(added, partition_room)
-    fault = _assignment_fault(spec.assignments, replication_factor, image)
+    fault = assignment_fault(spec.assignments, replication_factor, image)
+    fault = fault or _dead_fault(spec.assignments, image, present)
     return list(spec.assignments) if fault is None else Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)

@@ -306,6 +306,10 @@ _DATA = (
         "Whether a replica outside the in-sync set may lead, losing records.", update_mode=_CLUSTER,
     ),
     _broker(
+        "leader.imbalance.per.broker.percentage", _INT, 10, _LOW,
+        "How many percent of a broker's preferred partitions others may lead.", minimum=0,
+    ),
+    _broker(
         "producer.id.expiration.ms", _INT, DAY_MS, _LOW,
         "How long an idle producer id is remembered.", minimum=1, update_mode=_CLUSTER,
     ),

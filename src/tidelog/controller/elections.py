@@ -1,0 +1,121 @@
+"""Leader elections that somebody asked for, and those that a change of settings allows.
+
+Elections after the death or return of a broker are decided with it, in `brokers`.
+"""
+
+from collections import Counter
+
+from tidelog.controller.commands import Decision, ElectionType, ElectLeaders, LeadersElected, RebalanceLeaders
+from tidelog.controller.partition_change import Election, Lives, PartitionDraft
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.model.image import ClusterImage, TopicImage
+from tidelog.model.metadata import ALL_BROKERS, MetadataRecord, PartitionRecord
+from tidelog.model.settings import BrokerSettings, parse_value
+from tidelog.model.settings_table import TOPIC_SETTINGS
+
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+# Leaders that move in one rebalancing, so that one decision stays small; the next tick goes on.
+REBALANCED_MAX = 1000
+
+
+def election_of(topic: TopicImage, image: ClusterImage, settings: BrokerSettings) -> Election:
+    """The election that the settings allow for a topic: its own, those of all brokers, those at start."""
+    text = topic.configs.get(UNCLEAN_ELECTION)
+    if text is None:
+        text = image.broker_configs.get(ALL_BROKERS, {}).get(UNCLEAN_ELECTION)
+    allowed = (
+        settings.get_bool(UNCLEAN_ELECTION)
+        if text is None
+        else parse_value(TOPIC_SETTINGS[UNCLEAN_ELECTION], text)
+    )
+    return Election.UNCLEAN if allowed else Election.CLEAN
+
+
+def elect_offline(image: ClusterImage, settings: BrokerSettings) -> list[MetadataRecord]:
+    """Leaders for the partitions that have none, where an unclean election is allowed."""
+    records: list[MetadataRecord] = []
+    lives = Lives.in_image(image)
+    for topic in image.topics.values():
+        offline = [index for index, found in enumerate(topic.partitions) if found.leader == NO_LEADER]
+        if not offline or election_of(topic, image, settings) is not Election.UNCLEAN:
+            continue
+        for index in offline:
+            draft = PartitionDraft(topic.name, index, topic.partitions[index])
+            record = draft.settle(lives, Election.UNCLEAN)
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def elect_leaders(command: ElectLeaders, image: ClusterImage) -> Decision:
+    """Elect by request: the preferred replica, or for a partition without a leader whoever is there."""
+    lives = Lives.in_image(image)
+    asked = command.partitions
+    if asked is None:
+        asked = tuple(
+            TopicPartition(name, index)
+            for name, topic in image.topics.items()
+            for index in range(len(topic.partitions))
+        )
+    # A partition that was named twice is elected once and answered twice.
+    outcomes = {name: _elect(name, command.type, image, lives) for name in dict.fromkeys(asked)}
+    answered: list[tuple[TopicPartition, Refused | None]] = []
+    for name in asked:
+        outcome = outcomes[name]
+        if not isinstance(outcome, Refused):
+            answered.append((name, None))
+        elif command.partitions is not None or outcome.code is not ErrorCode.ELECTION_NOT_NEEDED:
+            answered.append((name, outcome))
+    records = tuple(outcome for outcome in outcomes.values() if isinstance(outcome, PartitionRecord))
+    return Decision(records, (LeadersElected(tuple(answered)),))
+
+
+def _elect(
+    name: TopicPartition, type: ElectionType, image: ClusterImage, lives: Lives
+) -> PartitionRecord | Refused:
+    partition = image.partition(name.topic, name.partition)
+    if partition is None:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {name} does not exist")
+    if type is ElectionType.PREFERRED:
+        needed, election = partition.leader != partition.replicas[0], Election.PREFERRED
+        unavailable = Refused(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {partition.replicas[0]} is not alive and in sync",
+        )
+    else:
+        needed, election = partition.leader == NO_LEADER, Election.UNCLEAN
+        unavailable = Refused(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the brokers {partition.replicas} is alive"
+        )
+    if not needed:
+        return Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads already")
+    record = PartitionDraft(name.topic, name.partition, partition).settle(lives, election)
+    return unavailable if record is None or record.leader == partition.leader else record
+
+
+def rebalance_leaders(command: RebalanceLeaders, image: ClusterImage, settings: BrokerSettings) -> Decision:
+    """Give leadership back to brokers that lead too few of the partitions they are preferred for."""
+    lives = Lives.in_image(image)
+    preferred: Counter[int] = Counter()
+    elsewhere: dict[int, list[TopicPartition]] = {}
+    for name, topic in image.topics.items():
+        for index, partition in enumerate(topic.partitions):
+            first = partition.replicas[0]
+            preferred[first] += 1
+            if partition.leader != first:
+                elsewhere.setdefault(first, []).append(TopicPartition(name, index))
+    allowed_percentage = settings.get_int("leader.imbalance.per.broker.percentage")
+    records: list[MetadataRecord] = []
+    moved: list[tuple[TopicPartition, Refused | None]] = []
+    for broker_id in sorted(elsewhere):
+        partitions = elsewhere[broker_id]
+        balanced = len(partitions) * 100 <= allowed_percentage * preferred[broker_id]
+        if balanced or broker_id not in lives.active:
+            continue
+        for one in partitions:
+            outcome = _elect(one, ElectionType.PREFERRED, image, lives)
+            if isinstance(outcome, PartitionRecord) and len(records) < REBALANCED_MAX:
+                records.append(outcome)
+                moved.append((one, None))
+    return Decision(tuple(records), (LeadersElected(tuple(moved)),))

@@ -1,0 +1,100 @@
+"""Moving replicas: the new ones are added, they catch up, then the old ones are dropped.
+
+While a move is under way the partition has the target's replicas first and those to be removed behind them.
+Taking it back leaves what was there before. A new target replaces a running one: what the old target would
+have added and the new one does not want goes at once, unless nobody else is in sync.
+
+Deliberate difference: Kafka counts the replicas that a running move is adding as if they had always been
+there, so that a second target followed by a cancellation leaves them behind. Here "before" stays what it was.
+"""
+
+from collections import Counter
+
+from tidelog.controller.commands import AlterReassignments, Decision, Done, Reassignment, Result
+from tidelog.controller.elections import election_of
+from tidelog.controller.partition_change import Election, Lives, PartitionDraft
+from tidelog.controller.topics import assignment_fault
+from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.image import ClusterImage, PartitionImage, TopicImage
+from tidelog.model.metadata import MetadataRecord, PartitionRecord
+from tidelog.model.settings import BrokerSettings
+
+
+def alter_reassignments(
+    command: AlterReassignments, image: ClusterImage, settings: BrokerSettings
+) -> Decision:
+    """Decide each partition; those refused go on as before."""
+    lives = Lives.in_image(image)
+    records: list[MetadataRecord] = []
+    results: list[Result] = []
+    named = Counter((item.topic, item.partition) for item in command.items)
+    for item in command.items:
+        topic = image.topics.get(item.topic)
+        partition = image.partition(item.topic, item.partition)
+        outcome: PartitionRecord | Refused | None
+        if topic is None or partition is None:
+            message = f"partition {item.topic}-{item.partition} does not exist"
+            outcome = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        elif named[item.topic, item.partition] > 1:
+            message = f"partition {item.topic}-{item.partition} is named more than once"
+            outcome = Refused(ErrorCode.INVALID_REQUEST, message)
+        elif item.replicas is None:
+            election = election_of(topic, image, settings)
+            outcome = _cancel(topic, item.partition, partition, lives, election)
+        else:
+            outcome = _check_target(item.replicas, partition, image, command.allow_replication_factor_change)
+            outcome = outcome or _start(item, item.replicas, partition, lives)
+        if isinstance(outcome, PartitionRecord):
+            records.append(outcome)
+        results.append(outcome if isinstance(outcome, Refused) else Done())
+    return Decision(tuple(records), tuple(results))
+
+
+def _check_target(
+    target: tuple[int, ...], partition: PartitionImage, image: ClusterImage, factor_may_change: bool
+) -> Refused | None:
+    fault = assignment_fault([target], len(target), image)
+    if fault is not None:
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+    factor = len(partition.target_replicas)
+    if not factor_may_change and len(target) != factor:
+        message = f"the replication factor would change from {factor} to {len(target)}"
+        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    return None
+
+
+def _start(
+    item: Reassignment, target: tuple[int, ...], partition: PartitionImage, lives: Lives
+) -> PartitionRecord | None:
+    original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
+    removing = tuple(replica for replica in original if replica not in target)
+    unwanted = tuple(replica for replica in partition.adding if replica not in target)
+    if all(replica in unwanted for replica in partition.isr):
+        # Only they are in sync: they stay until another replica is.
+        removing += tuple(replica for replica in unwanted if replica in partition.isr)
+    draft = PartitionDraft(item.topic, item.partition, partition)
+    draft.replicas = target + removing
+    draft.adding = tuple(replica for replica in target if replica not in original)
+    draft.removing = removing
+    draft.isr = tuple(replica for replica in partition.isr if replica in draft.replicas)
+    return draft.settle(lives)
+
+
+def _cancel(
+    topic: TopicImage, index: int, partition: PartitionImage, lives: Lives, election: Election
+) -> PartitionRecord | Refused | None:
+    if not partition.reassigning:
+        message = f"no reassignment of {topic.name}-{index} is in progress"
+        return Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message)
+    draft = PartitionDraft(topic.name, index, partition)
+    draft.replicas = tuple(replica for replica in partition.replicas if replica not in partition.adding)
+    draft.isr = tuple(replica for replica in partition.isr if replica not in partition.adding)
+    draft.adding = draft.removing = ()
+    if not draft.isr:
+        if election is not Election.UNCLEAN:
+            message = f"only new replicas of {topic.name}-{index} are in sync: going back would be unclean"
+            return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        active = tuple(replica for replica in draft.replicas if replica in lives.active)
+        draft.isr = (active or draft.replicas)[:1]
+        draft.lost_disk_id = ""
+    return draft.settle(lives, election)
