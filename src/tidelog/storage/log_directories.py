@@ -18,6 +18,7 @@ message is for the person who starts it.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -122,16 +123,38 @@ class LogDirectory:
         return f"<LogDirectory {self.path} clean_shutdown={self.clean_shutdown}>"
 
 
+class CheckpointOrder:
+    """Sees to it that a checkpoint file never goes back to what an older plan gathered."""
+
+    __slots__ = ("_lock", "_written", "planned")
+
+    def __init__(self) -> None:
+        self.planned = 0
+        self._written: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def write(self, disk: Disk, number: int, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self._lock:
+            if self._written.get(path, 0) < number:
+                checkpoints.write_offsets(disk, path, offsets)
+                self._written[path] = number
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """Checkpoint files to write, gathered on the event loop; `run` writes them, in a worker thread."""
+    """Checkpoint files to write, gathered on the event loop; `run` writes them, in a worker thread.
+
+    A plan that runs after a later one writes nothing over what that wrote.
+    """
 
     disk: Disk
     files: tuple[tuple[str, dict[TopicPartition, int]], ...]
+    order: CheckpointOrder
+    number: int
 
     def run(self) -> None:
         for path, offsets in self.files:
-            checkpoints.write_offsets(self.disk, path, offsets)
+            self.order.write(self.disk, self.number, path, offsets)
 
 
 def parse_folder_name(name: str) -> TopicPartition | None:
@@ -147,7 +170,7 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 class LogDirectories:
     """All data directories of a broker, and its open logs."""
 
-    __slots__ = ("_directory_of", "_disk", "directories", "logs", "open_files")
+    __slots__ = ("_directory_of", "_disk", "_order", "directories", "logs", "open_files")
 
     def __init__(self, disk: Disk, directories: list[LogDirectory], open_files: OpenFiles) -> None:
         self._disk = disk
@@ -155,6 +178,7 @@ class LogDirectories:
         self.open_files = open_files
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self._order = CheckpointOrder()
 
     @classmethod
     def open(
@@ -375,16 +399,29 @@ class LogDirectories:
                     },
                 )
             )
-            if high_watermarks is not None:
-                directory.high_watermarks.update(
-                    (topic_partition, high_watermarks[topic_partition])
-                    for topic_partition in logs
-                    if topic_partition in high_watermarks
-                )
-                files.append(
-                    (f"{path}/{checkpoints.REPLICATION_OFFSET_CHECKPOINT}", dict(directory.high_watermarks))
-                )
-        return CheckpointPlan(self._disk, tuple(files))
+        if high_watermarks is not None:
+            files += self._high_watermark_files(high_watermarks)
+        return self._plan(files)
+
+    def high_watermark_plan(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointPlan:
+        """The same for the high watermarks alone, which move more often than the rest."""
+        return self._plan(self._high_watermark_files(high_watermarks))
+
+    def _high_watermark_files(
+        self, high_watermarks: Mapping[TopicPartition, int]
+    ) -> list[tuple[str, dict[TopicPartition, int]]]:
+        for topic_partition, high_watermark in high_watermarks.items():
+            directory = self._directory_of.get(topic_partition)
+            if directory is not None:
+                directory.high_watermarks[topic_partition] = high_watermark
+        return [
+            (f"{each.path}/{checkpoints.REPLICATION_OFFSET_CHECKPOINT}", dict(each.high_watermarks))
+            for each in self.directories
+        ]
+
+    def _plan(self, files: list[tuple[str, dict[TopicPartition, int]]]) -> CheckpointPlan:
+        self._order.planned += 1
+        return CheckpointPlan(self._disk, tuple(files), self._order, self._order.planned)
 
     def close(
         self,

@@ -323,6 +323,39 @@ class PartitionLog:
         if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
             self.leader_epochs.assign(leader_epoch, base_offset)
 
+    def append_replicated(self, views: Sequence[Bytes], headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Append checked batches as the leader has them, with its offsets and epochs; in one write if they
+        fit. After an `OSError` the batches before the one that failed may be in the log.
+        """
+        last_offset = headers[-1].last_offset
+        ends = [(header.last_offset, header.max_timestamp_ms) for header in headers]
+        size_bytes = sum(map(len, views))
+        if not self.takes_in_one_write(size_bytes, last_offset, max(end[1] for end in ends), now_ms):
+            for view, header in zip(views, headers, strict=True):
+                self.append(view, header, header.base_offset, header.partition_leader_epoch, now_ms)
+            return
+        assert headers[0].base_offset >= self.log_end_offset, f"{self!r} cannot take {headers[0].base_offset}"
+        self.active.append_many(views, ends, now_ms)
+        self.log_end_offset = last_offset + 1
+        for view, header in zip(views, headers, strict=True):
+            leader_epoch = header.partition_leader_epoch
+            if leader_epoch != self.leader_epochs.latest and leader_epoch >= 0:
+                self.leader_epochs.assign(leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                if header.attributes & CONTROL_BIT:
+                    self._append_marker(view, header, header.base_offset, now_ms)
+                else:
+                    self.producers.update(header, header.base_offset, now_ms)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that a leadership begins here, before its first batch.
+
+        A follower may hold batches of an epoch that never came so far as here; it is told to cut them
+        because this entry says that they cannot be in the log of a later leader.
+        """
+        if leader_epoch > self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+
     def _append_marker(self, view: Bytes, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         try:
             note_marker(self.producers, self.active, header, base_offset, view, now_ms)
@@ -626,9 +659,35 @@ class PartitionLog:
         self.dropped.add(dropped, first_offset)
         return self.dropped
 
+    def boundary_at(self, offset: int) -> int:
+        """The offset, or the start of the batch that holds it: where the log ends if it is cut there."""
+        if not self.log_start_offset < offset < self.log_end_offset:
+            return offset
+        place = self._place(offset)
+        if place is None:
+            return offset
+        header = read_header(place[0].file.read(place[1], HEADER_SIZE))
+        return min(offset, header.base_offset)
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """The log is about to be cut at `offset`: what is beyond it must not be taken for flushed.
+
+        The checkpoint has to say so before the cut. Otherwise batches that take the place of the flushed
+        ones, and are not flushed, would be trusted by the next recovery.
+        """
+        self.recovery_point = min(self.recovery_point, offset)
+        # A flush under way was planned for the log as it is now.
+        self._truncation_count += 1
+
     def truncate_to(self, offset: int) -> None:
-        """Remove every batch that holds `offset` or a later one: the leader's log differs from there."""
+        """Remove every batch that holds `offset` or a later one: the leader's log differs from there.
+
+        What is cut off is gone for sure when this returns, so it cannot come back after a power cut behind,
+        or among, the batches that take its place; `lower_recovery_point` comes first, and its checkpoint.
+        """
         if offset >= self.log_end_offset:
+            # An epoch that was begun here and never written in may be another than the leader's.
+            self.leader_epochs.truncate_from_end(offset)
             return
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
@@ -650,6 +709,9 @@ class PartitionLog:
         self.log_start_offset = min(self.log_start_offset, offset)
         self.leader_epochs.truncate_from_end(offset)
         self._reload_producers()
+        if removed:
+            self._disk.sync_directory(self.directory)
+        self.active.file.sync()
 
     def _reload_producers(self) -> None:
         now_ms = self.active.last_appended_ms
@@ -676,6 +738,7 @@ class PartitionLog:
         self.leader_epochs.clear()
         self.producers.clear()
         remove_snapshots(self._disk, self.directory, list_snapshots(self._disk, self.directory))
+        self._disk.sync_directory(self.directory)
 
     def begin_replacement(self, replacements: Sequence[tuple[Sequence[Segment], Segment]]) -> list[str]:
         """Put compacted segments in the place of closed ones; return the files to remove later.
