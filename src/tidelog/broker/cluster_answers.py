@@ -17,7 +17,7 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 
 
 def broker_fields(image: ClusterImage, listener_name: str, id_field: str) -> list[Fields]:
-    """The brokers that can be reached on a listener, in order of their ids."""
+    """The brokers that are alive and can be reached on a listener, in order of their ids."""
     return [
         {
             id_field: broker.id,
@@ -25,7 +25,7 @@ def broker_fields(image: ClusterImage, listener_name: str, id_field: str) -> lis
             "port": broker.endpoints[listener_name].port,
             "rack": broker.rack,
         }
-        for _, broker in sorted(image.brokers.items())
+        for _, broker in sorted(image.alive_brokers.items())
         if listener_name in broker.endpoints
     ]
 
@@ -41,7 +41,7 @@ def partition_fields(
 
     `listener_error` is what a leader without the client's listener is answered with.
     """
-    brokers = image.brokers
+    brokers = image.alive_brokers
     leader = brokers.get(partition.leader)
     error = ErrorCode.NONE
     if leader is None:

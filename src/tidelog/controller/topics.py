@@ -132,28 +132,31 @@ def _place_evenly(
 ) -> list[Replicas] | Refused:
     if partition_count > partition_room:
         return _no_room(partition_count, partition_room)
-    if not any(broker.active for broker in image.alive_brokers.values()):
-        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are dead or shutting down")
-    racks = _racks(image, replication_factor)
-    broker_count = len(racks)
-    if replication_factor > broker_count:
-        message = f"{replication_factor} replicas need as many brokers, and there are {broker_count} alive"
+    racks = {broker.id: broker.rack for broker in image.brokers.values()}
+    if replication_factor > len(racks):
+        message = f"{replication_factor} replicas need as many brokers, and {len(racks)} are registered"
         return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    return place(
-        racks,
-        partition_count,
-        replication_factor,
-        first_partition=first_partition,
-        start=random.randrange(broker_count),
-        shift=random.randrange(broker_count),
+    active = {broker_id: rack for broker_id, rack in racks.items() if image.brokers[broker_id].active}
+    if not active:
+        return Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are dead or shutting down")
+    absent = {broker_id: rack for broker_id, rack in racks.items() if broker_id not in active}
+    start, shift = random.randrange(len(racks)), random.randrange(len(racks))
+    present_factor = min(replication_factor, len(active))
+    placed = place(
+        active, partition_count, present_factor, first_partition=first_partition, start=start, shift=shift
     )
-
-
-def _racks(image: ClusterImage, replication_factor: int) -> dict[int, str | None]:
-    """The brokers to place on, with their racks; those that are shutting down only if it takes them."""
-    alive = image.alive_brokers.values()
-    active = {broker.id: broker.rack for broker in alive if broker.active}
-    return active if len(active) >= replication_factor else {broker.id: broker.rack for broker in alive}
+    if present_factor == replication_factor:
+        return placed
+    # Brokers that are away get what the others cannot hold: they will catch up when they are back.
+    rest = place(
+        absent,
+        partition_count,
+        replication_factor - present_factor,
+        first_partition=first_partition,
+        start=start,
+        shift=shift,
+    )
+    return [present + away for present, away in zip(placed, rest, strict=True)]
 
 
 def _no_room(partition_count: int, partition_room: int) -> Refused:
