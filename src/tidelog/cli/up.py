@@ -1,4 +1,4 @@
-"""`tidelog up`: run a broker in the foreground.
+"""`tidelog up`: run a broker, or a cluster of them, in the foreground.
 
 Settings come from four places, the later one winning: the defaults of docs/settings.md, a properties file
 (--config-file), the environment (TIDELOG_SET_NUM_PARTITIONS=3 is num.partitions=3), and the flags. Of the
@@ -7,7 +7,6 @@ flags, --set is the most exact, so it wins over --host, --port, --data, --advert
 No client library is imported here: start-up is measured in milliseconds.
 """
 
-import logging
 import os
 import sys
 import time
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX = "TIDELOG_SET_"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
+DEFAULT_DATA = "tidelog-data"
+BROKERS_MAX = 99
+CLUSTER_STATE_NAME = "cluster.json"  # server.local_cluster has the layout
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -60,38 +62,6 @@ def layered_settings(
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-class JsonLogFormatter(logging.Formatter):
-    """One JSON object per log line: time, level, logger, message, and the exception if there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        import json
-
-        fields = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
-
-
-def configure_logging(log_format: str, log_level: str) -> None:
-    """Send the broker's log to standard error, in UTC."""
-    handler = logging.StreamHandler(sys.stderr)
-    formatter: logging.Formatter
-    if log_format == "json":
-        formatter = JsonLogFormatter()
-    else:
-        formatter = logging.Formatter(
-            "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S"
-        )
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
 
 
 def resolve_settings(overrides: Mapping[str, str]) -> "BrokerSettings":
@@ -148,7 +118,21 @@ def print_ready(info: "ReadyInfo", settings: "BrokerSettings", started: float) -
     help="The address clients are told to use, when it is not the one listened on.",
 )
 @click.option(
-    "--node-id", type=click.IntRange(min=0), metavar="ID", help="The number of this broker (node.id)."
+    "--node-id",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="The number of this broker (node.id), or of the first one.",
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, BROKERS_MAX),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run a cluster of N brokers, each a process of its own on the next port.",
+)
+@click.option(
+    "--racks", metavar="A,B,…", help="With --brokers: the rack of each broker (broker.rack), in turn."
 )
 @click.option(
     "--config-file",
@@ -171,18 +155,26 @@ def print_ready(info: "ReadyInfo", settings: "BrokerSettings", started: float) -
     show_default=True,
     help="How much to log.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print what happens as lines of JSON.")
 def up(
     data: Path | None,
     host: str | None,
     port: int | None,
     advertise: str | None,
     node_id: int | None,
+    brokers: int,
+    racks: str | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
     log_format: str,
     log_level: str,
+    as_json: bool,
 ) -> None:
-    """Run a broker in the foreground until Ctrl-C or SIGTERM.
+    """Run a broker, or a cluster of them, in the foreground until Ctrl-C or SIGTERM.
+
+    With --brokers 3, three processes listen on consecutive ports, keep their data and logs in
+    broker-1, broker-1.log, … of the data folder, and are started again when they die. Topics get three
+    replicas, of which two must be in sync. Ctrl-C stops all cleanly, a second one at once.
 
     Settings come from the defaults, then --config-file, then variables such as
     TIDELOG_SET_NUM_PARTITIONS=3 (num.partitions), then the flags; the later one wins.
@@ -193,26 +185,57 @@ def up(
       tidelog up --data /var/lib/tidelog --port 9093 --set num.partitions=3
       tidelog up --host 0.0.0.0 --advertise broker.example.com:9092
       TIDELOG_SET_LOG_RETENTION_HOURS=24 tidelog up --config-file server.properties
+      tidelog up --brokers 3 --racks a,b,c
     """
     started = time.perf_counter()
-    flags: dict[str, str] = {}
-    if data is not None:
-        flags["log.dirs"] = str(data)
-    if node_id is not None:
-        flags["node.id"] = str(node_id)
-    flags |= parse_assignments(assignments, "'--set'")
     from_file = read_properties(config_file) if config_file is not None else {}
-    overrides = layered_settings(from_file, os.environ, flags, host=host, port=port, advertise=advertise)
-    settings = resolve_settings(overrides)
-    configure_logging(log_format, log_level)
-    raise click.exceptions.Exit(_serve(settings, started))
+    flags = parse_assignments(assignments, "'--set'")
+    if brokers > 1:
+        from tidelog.cli.up_cluster import ClusterPlan, run_cluster
+
+        plan = ClusterPlan(
+            brokers,
+            Path(DEFAULT_DATA) if data is None else data,
+            host=DEFAULT_HOST if host is None else host,
+            port=DEFAULT_PORT if port is None else port,
+            advertise=advertise,
+            first_id=1 if node_id is None else node_id,
+            racks=() if racks is None else tuple(rack.strip() for rack in racks.split(",")),
+        )
+        shared = {**from_file, **environment_settings(os.environ), **flags}
+        code = run_cluster(plan, shared, log_format=log_format, log_level=log_level, as_json=as_json)
+        raise click.exceptions.Exit(code)
+    if racks is not None:
+        raise click.UsageError("--racks is for a cluster: give --brokers too, or --set broker.rack=…")
+    own = {} if data is None else {"log.dirs": str(data)}
+    own |= {} if node_id is None else {"node.id": str(node_id)}
+    overrides = layered_settings(
+        from_file, os.environ, {**own, **flags}, host=host, port=port, advertise=advertise
+    )
+    raise click.exceptions.Exit(
+        serve_broker(overrides, started, log_format=log_format, log_level=log_level, as_json=as_json)
+    )
 
 
-def _serve(settings: "BrokerSettings", started: float) -> int:
+def serve_broker(
+    overrides: Mapping[str, str], started: float, *, log_format: str, log_level: str, as_json: bool
+) -> int:
+    """Run one broker in this process until it is told to stop; the exit code."""
+    from tidelog.server.log_format import configure_logging
     from tidelog.server.process import ListenError, serve
 
+    settings = resolve_settings(overrides)
+    _refuse_cluster_folder(settings)
+    configure_logging(log_format, log_level)
+
+    def ready(info: "ReadyInfo") -> None:
+        if as_json:
+            _print_event({"event": "ready", "broker": info.node_id, **info._asdict()})
+        else:
+            print_ready(info, settings, started)
+
     try:
-        code = serve(settings, on_ready=lambda info: print_ready(info, settings, started))
+        code = serve(settings, on_ready=ready)
     except ListenError as failure:
         raise CommandError(
             str(failure.strerror or failure),
@@ -224,5 +247,24 @@ def _serve(settings: "BrokerSettings", started: float) -> int:
             f"the broker cannot use {where}: {failure.strerror or failure}",
             "choose another folder with --data",
         ) from failure
-    click.echo("The broker stopped cleanly.")
+    if as_json:
+        _print_event({"event": "stopped", "broker": settings.node_id, "exit_code": code})
+    else:
+        click.echo("The broker stopped cleanly.")
     return code
+
+
+def _print_event(event: Mapping[str, object]) -> None:
+    import json
+
+    click.echo(json.dumps(event, ensure_ascii=False))
+
+
+def _refuse_cluster_folder(settings: "BrokerSettings") -> None:
+    """A folder that `tidelog up --brokers` laid out is no data folder of one broker."""
+    for folder in settings.log_dirs:
+        if (Path(folder) / CLUSTER_STATE_NAME).exists():
+            raise CommandError(
+                f"{folder} holds the data of a cluster",
+                "start it with --brokers, or choose another --data for a single broker",
+            )

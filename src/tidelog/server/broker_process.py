@@ -42,6 +42,7 @@ class BrokerProcess:
         *,
         log: "Path | IO[bytes]",
         log_level: str = "warning",
+        log_format: str = "text",
         command_prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -49,6 +50,7 @@ class BrokerProcess:
         self.broker_id = int(self.settings.get("node.id", "1"))
         self.log = log
         self.log_level = log_level
+        self.log_format = log_format
         self.command_prefix = tuple(command_prefix)
         self.environment = dict(environment or {})
         self.ready: Ready | None = None
@@ -93,7 +95,11 @@ class BrokerProcess:
                 env={**os.environ, **self.environment, "PYTHONPATH": python_path},
                 process_group=0,
             )
-        instructions = {"settings": self.settings, "log_level": self.log_level}
+        instructions = {
+            "settings": self.settings,
+            "log_level": self.log_level,
+            "log_format": self.log_format,
+        }
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended already: wait_ready says so
             self._process.stdin.write(json.dumps(instructions).encode() + b"\n")

@@ -7,14 +7,13 @@ nothing else; the log goes to standard error.
 """
 
 import json
-import logging
 import os
 import signal
 import sys
 import threading
-import time
 
 from tidelog.model.settings import BrokerSettings, SettingsError
+from tidelog.server.log_format import configure_logging
 from tidelog.server.process import ListenError, ReadyInfo, serve
 
 PARENT_GONE_GRACE_SECONDS = 5.0
@@ -56,21 +55,10 @@ class ReadyPipe:
         os.write(self._descriptor, json.dumps(ready).encode() + b"\n")
 
 
-def configure_logging(level: str) -> None:
-    """Log to standard error in UTC."""
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
 def main() -> int:
     ready_pipe = ReadyPipe()
     instructions = read_instructions()
-    configure_logging(str(instructions["log_level"]))
+    configure_logging(str(instructions["log_format"]), str(instructions["log_level"]))
     overrides = instructions["settings"]
     assert isinstance(overrides, dict)
     threading.Thread(target=end_with_parent, name="parent-watch", daemon=True).start()

@@ -95,7 +95,7 @@ def tidelog_broker_session(request: pytest.FixtureRequest) -> "Iterator[RunningB
 
 @pytest.fixture
 def tidelog_cluster(request: pytest.FixtureRequest) -> "Iterator[RunningCluster]":
-    """A fresh cluster of three broker processes: `.bootstrap`, `.create_topic()`, `.kill(2)`, `.pause(1)`, …"""
+    """A fresh cluster of three broker processes: `.bootstrap`, `.create_topic()`, `.kill(2)`, …"""
     from tidelog.testing.cluster import RunningCluster
 
     marker = request.node.get_closest_marker("tidelog_cluster")
