@@ -250,6 +250,10 @@ class GroupMachine:
                 self._rebalances.prepare_rebalance(group, now_ms)
         return self._outbox.take()
 
+    def hold_reads(self) -> int:
+        """What was loaded may still be lost: reads wait for `appended` of the token returned."""
+        return self._outbox.hold_reads()
+
     def resign(self, now_ms: int) -> list[Effect]:
         """Leadership is gone: everyone who waits here must ask elsewhere. Nothing is written any more."""
         self._live = False

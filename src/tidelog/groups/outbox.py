@@ -80,6 +80,13 @@ class Outbox(StepEffects):
         self._step_appends.append(pending)
         self._effects.append(Append(self._partition, pending.records, token, producer_id, producer_epoch))
 
+    def hold_reads(self) -> int:
+        """Treat what came before as written and not yet replicated; the token is that of its verdict."""
+        token = self._new_token()
+        pending = self.pending[token] = PendingAppend((), None, None, None, NO_PRODUCER_ID)
+        pending.written = True
+        return token
+
     def read_reply(self, token: int, response: Mapping[str, object], otherwise: Mapping[str, object]) -> None:
         """Answer a read once everything it may have seen is replicated, so that no failover takes it back."""
         unreplicated = next((p for p in reversed(self.pending.values()) if p.written), None)

@@ -34,7 +34,6 @@ from tidelog.groups.outbox import Outbox
 from tidelog.groups.schemas import (
     GroupMetadataValue,
     MemberMetadata,
-    UnreadableRecord,
     group_metadata_key,
     group_metadata_value,
 )
@@ -42,6 +41,7 @@ from tidelog.groups.states import GroupState
 from tidelog.model.effects import RecordPair
 from tidelog.model.errors import ErrorCode
 from tidelog.model.image import ClusterImage
+from tidelog.records.stored_fields import UnreadableRecord
 
 
 def partitions_by_id(named: NamedPartitions, image: ClusterImage) -> Partitions:

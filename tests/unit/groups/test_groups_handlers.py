@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
 from node import NodeUnderTest, joined
 
+from tidelog.broker.coordinator_runtime import coordinator_partition, java_string_hash
 from tidelog.broker.dispatch import PendingAnswer
-from tidelog.broker.group_coordinator import coordinator_partition, java_string_hash
 from tidelog.broker.partition import Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -295,7 +295,7 @@ def test_a_large_log_is_loaded_over_several_turns(
 ) -> None:
     for _ in range(5):
         commit(node, 5)
-    monkeypatch.setattr("tidelog.broker.group_coordinator.LOAD_RECORDS_PER_TURN", 2)
+    monkeypatch.setattr("tidelog.broker.coordinator_runtime.LOAD_RECORDS_PER_TURN", 2)
     index = node.broker.groups.partition_for("g")
     node.broker.groups.unload(index)
     node.broker.groups.load(index)

@@ -26,7 +26,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     if GROUP_METADATA_TOPIC in broker.image.topics:
         _ask(broker, request, parked)
     else:
-        broker.groups.create_offsets_topic(lambda: _ask(broker, request, parked))
+        broker.groups.create_topic(lambda: _ask(broker, request, parked))
     return parked
 
 

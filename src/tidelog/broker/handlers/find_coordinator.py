@@ -10,7 +10,7 @@ Deliberate difference: where Kafka answers COORDINATOR_NOT_AVAILABLE while it cr
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.broker.group_coordinator import coordinator_partition
+from tidelog.broker.coordinator_runtime import coordinator_partition
 from tidelog.broker.parking import Parked
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import GROUP_METADATA_TOPIC, NO_LEADER, TRANSACTION_STATE_TOPIC
@@ -31,11 +31,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     if topic_name is None or topic_name in broker.image.topics:
         return _answer(broker, request, key_type)
     parked = Parked()
-    create = (
-        broker.groups.create_offsets_topic
-        if key_type == GROUP_KEY
-        else broker.transactions.create_state_topic
-    )
+    create = broker.groups.create_topic if key_type == GROUP_KEY else broker.transactions.create_topic
     create(lambda: parked.answer(_answer(broker, request, key_type)))
     return parked
 
