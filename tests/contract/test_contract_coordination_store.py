@@ -115,16 +115,6 @@ def test_a_closed_store_raises_and_closes_twice(store: CoordinationStore) -> Non
         store.commit([Write("a", b"1")])
 
 
-def test_two_brokers_cannot_share_one_embedded_store(tmp_path: Path) -> None:
-    first = EmbeddedStore(tmp_path / "metadata.sqlite")
-    try:
-        with pytest.raises(StoreError, match="another broker"):
-            EmbeddedStore(tmp_path / "metadata.sqlite")
-        assert first.commit([Write("a", b"1")]) == Committed({"a": 1})
-    finally:
-        first.close()
-
-
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     path.write_bytes(b"this is not a database, however long it may be" * 50)

@@ -1,145 +1,272 @@
-"""The store of a broker on its own: one SQLite file beside the data.
+"""The embedded store: the brokers of one machine share a SQLite file, and no extra process runs.
 
-    table entries: key TEXT PRIMARY KEY, value BLOB, version INTEGER
+The file (`embedded_file`) keeps the keys and says which sessions there are. The links (`embedded_links`) do
+what a file cannot: every change is pushed to the other processes, a killed process is noticed by the end of
+its sockets, a stopped one by its silence. Whoever notices first removes the session and its keys in one
+transaction, and since every commit looks for its own session first, a process that was given up can no longer
+write, however late it wakes.
 
-WAL with synchronous=FULL: a commit is on disk when `commit` returns. An exclusive lock keeps a second broker
-off the same folder. Calls may come from any thread, one at a time.
+A process stopped in the very middle of a commit holds the lock of the file, and nobody could write before it
+goes on. When its session timeout has passed, the others kill it: the one way to take the lock from it.
+
+Any number of stores, in one process or in many, may be open on one file, which must lie on a local disk.
 """
 
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from tidelog.coordination.embedded_file import Busy, Change, SessionRow, StoreFile
+from tidelog.coordination.embedded_links import Links
 from tidelog.coordination.store import (
-    ABSENT,
     Check,
     Committed,
     Conflict,
     Entry,
+    SessionLost,
     StoreError,
     Write,
     check_writes,
 )
 from tidelog.coordination.watches import Listener, Watches
 
-FILE_NAME = "tidelog-metadata.sqlite"
-_SCHEMA_VERSION = 1
-_CREATE = (
-    "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)"
-)
+log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_MS = 9000
+_BUSY_TIMEOUT_MS = 5000
+#: the thread of the links must go on telling that it lives, so it never waits for the file
+_LINKS_BUSY_TIMEOUT_MS = 5
+#: how long a writer that is silent beyond its timeout may block the others before it is killed
+_HUNG_WRITER_SECONDS = 0.5
 
 
 class EmbeddedStore:
-    """A coordination store in one SQLite file."""
+    """A session of the store in the file `path`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
         self._path = path
-        self._connection: sqlite3.Connection | None = None
+        self._session = SessionRow(secrets.token_hex(8), os.getpid(), session_timeout_ms)
         self._watches = Watches()
-        self._ephemeral: set[str] = set()
-        with self._failures("opened"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5)
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+        self._lock = threading.Lock()
+        self._due: set[str] = set()
+        self._lost_listeners: list[Listener] = []
+        self._lost = False
+        self._closed = False
+        self._heard = _Heard()
+        self._file = StoreFile(path, busy_timeout_ms=_BUSY_TIMEOUT_MS, durable=True)
+        self._file_lock = threading.Lock()
+        self._links_file: StoreFile | None = None
+        self._links: Links | None = None
+        try:
+            self._join()
+        except OSError as error:
+            self.close()
+            raise error if isinstance(error, StoreError) else StoreError(f"{path}: {error}") from error
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        # The exclusive lock is taken with the first write, so one is made even if nothing changes.
-        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _SCHEMA_VERSION):
-            raise StoreError(f"{self._path} was written by a newer version (schema {version})")
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(_CREATE)
-        connection.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
-        connection.execute("COMMIT")
+    def _join(self) -> None:
+        """Listen, then register, then meet the others: whoever comes later finds this session listening."""
+        self._links_file = StoreFile(self._path, busy_timeout_ms=_LINKS_BUSY_TIMEOUT_MS, durable=False)
+        folder = self._path.with_name(self._path.name + ".sessions")
+        self._links = links = Links(folder, self._session, self)
+        self._heard = _Heard(self._file.sequence())
+        self._file.begin_session(self._session)
+        others = [row for row in self._file.sessions() if row != self._session]
+        for row in others:
+            if not links.connect(row):
+                # Before anything is read here: a dead process leaves no key behind for its successor.
+                self._file.end_session(row.id)
+                links.discard(row.id)
+        links.sweep(row.id for row in others)
+        links.start()
 
     def __repr__(self) -> str:
-        return f"<EmbeddedStore {self._path}>"
+        state = "closed" if self._closed else "lost" if self._lost else "open"
+        return f"<EmbeddedStore {self._path} session={self._session.id} {state}>"
+
+    # -- the port
 
     def get(self, key: str) -> Entry | None:
-        return next((entry for entry in self.load(key) if entry.key == key), None)
-
-    def watch(self, key: str, listener: Listener) -> None:
-        self._watches.add(key, listener)
-
-    def on_session_lost(self, listener: Listener) -> None:
-        """A store that nobody else opens cannot lose its session."""
+        with self._file_lock:
+            return self._usable_file().get(key)
 
     def load(self, prefix: str = "") -> list[Entry]:
-        with self._failures("read"):
-            rows = self._open().execute(
-                "SELECT key, value, version FROM entries WHERE key >= ? AND key < ? ORDER BY key",
-                (prefix, prefix + "\U0010ffff"),
-            )
-            return [Entry(key, value, version) for key, value, version in rows]
+        with self._file_lock:
+            return self._usable_file().load(prefix)
 
     def commit(self, writes: Sequence[Write | Check]) -> Committed | Conflict:
         check_writes(writes)
-        with self._failures("written"):
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
+        with self._file_lock:
+            file = self._usable_file()
             try:
-                outcome = self._write_all(connection, writes)
-                connection.execute("ROLLBACK" if isinstance(outcome, Conflict) else "COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                outcome, change = file.commit(self._session.id, writes)
+            except SessionLost:
+                self._lose()
                 raise
-        if isinstance(outcome, Committed):
-            self._ephemeral |= {write.key for write in writes if isinstance(write, Write) and write.ephemeral}
-            for key in self._watches.touched_by(write.key for write in writes):
-                for listener in self._watches.listeners(key):
-                    listener()
+        if change is not None:
+            self._announce(change)
         return outcome
 
-    def _write_all(
-        self, connection: sqlite3.Connection, writes: Sequence[Write | Check]
-    ) -> Committed | Conflict:
-        versions: dict[str, int] = {}
-        for write in writes:
-            key, expected_version = write.key, write.expected_version
-            row = connection.execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
-            version = ABSENT if row is None else row[0]
-            if expected_version is not None and version != expected_version:
-                return Conflict(key, expected_version, version)
-            if isinstance(write, Check):
-                continue
-            if write.value is None:
-                connection.execute("DELETE FROM entries WHERE key = ?", (key,))
-                continue
-            versions[key] = version + 1
-            connection.execute(
-                "INSERT INTO entries VALUES (?, ?, ?) "
-                "ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version",
-                (key, write.value, version + 1),
-            )
-        return Committed(versions)
+    def watch(self, key: str, listener: Listener) -> None:
+        self._usable_file()
+        self._watches.add(key, listener)
+
+    def on_session_lost(self, listener: Listener) -> None:
+        with self._lock:
+            if not self._lost:
+                self._lost_listeners.append(listener)
+                return
+        listener()
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with self._failures("closed"):
-                for key in self._ephemeral:
-                    connection.execute("DELETE FROM entries WHERE key = ?", (key,))
-                connection.close()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        links, links_file = self._links, self._links_file
+        if links is not None:
+            if not self._lost:
+                self._leave(links)
+            links.stop()
+        if links_file is not None:
+            links_file.close()
+        with self._file_lock:
+            self._file.close()
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise StoreError(f"{self._path} is closed")
-        return self._connection
-
-    @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
+    def _leave(self, links: Links) -> None:
         try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            hint = "; is another broker using this folder?" if "locked" in str(error) else ""
-            raise StoreError(f"{self._path} could not be {what}: {error}{hint}") from error
+            with self._file_lock:
+                change = self._file.end_session(self._session.id)
+        except StoreError as error:
+            log.warning("the others must find out by themselves that this session ends: %s", error)
+            return
+        if change is not None:
+            links.tell(change)
+            links.say_bye()
+
+    def _usable_file(self) -> StoreFile:
+        if self._closed:
+            raise StoreError(f"{self._path} is closed")
+        if self._lost:
+            raise SessionLost(f"the session of this broker in {self._path} has ended")
+        return self._file
+
+    # -- telling: the others through the links, listeners here through the thread of the links
+
+    def _announce(self, change: Change) -> None:
+        links = self._links
+        assert links is not None
+        links.tell(change)
+        with self._lock:
+            self._heard.add(change.sequence)
+            self._due.update(self._watches.touched_by(change.keys))
+        links.wake()
+
+    def _fire(self, watched: Iterable[str]) -> None:
+        for key in watched:
+            for listener in self._watches.listeners(key):
+                _call(listener)
+
+    def _lose(self) -> None:
+        """The session has ended; the thread of the links tells so and ends too."""
+        with self._lock:
+            if self._lost or self._closed:
+                return
+            self._lost = True
+        log.warning("the session of this broker in %s has ended", self._path)
+        assert self._links is not None
+        self._links.wake()
+
+    # -- what the links tell (their thread)
+
+    def deliver(self) -> None:
+        with self._lock:
+            due, self._due = self._due, set()
+            lost = self._lost and not self._closed
+            listeners = self._lost_listeners if lost else []
+            if lost:
+                self._lost_listeners = []
+        self._fire(due)
+        for listener in listeners:
+            _call(listener)
+        if lost and self._links is not None:
+            self._links.stop()
+
+    def peer_changed(self, keys: list[str] | None, sequence: int) -> None:
+        with self._lock:
+            self._heard.add(sequence)
+        self._fire(self._watches.keys() if keys is None else self._watches.touched_by(keys))
+
+    def end_peer(self, row: SessionRow, *, silent_seconds: float) -> bool:
+        assert self._links_file is not None
+        assert self._links is not None
+        try:
+            change = self._links_file.end_session(row.id)
+        except Busy:
+            hung = silent_seconds > row.timeout_ms / 1000 + _HUNG_WRITER_SECONDS
+            if hung and self._links_file.kill_hung_writer(row.pid):
+                log.error("process %d hung while it was writing to %s and was killed", row.pid, self._path)
+            return False
+        except StoreError as error:
+            log.debug("the session of process %d could not be ended yet: %s", row.pid, error)
+            return False
+        if change is not None:
+            why = f"silent for {silent_seconds:.1f} s" if silent_seconds else "its process is gone"
+            log.warning("the session of process %d has ended: %s", row.pid, why)
+            self._links.tell(change)
+            with self._lock:
+                self._heard.add(change.sequence)
+        # Its last commit may be one that it could not tell of.
+        self._fire(self._watches.keys())
+        return True
+
+    def look_around(self, *, slept: bool) -> list[SessionRow] | None:
+        assert self._links_file is not None
+        try:
+            rows = self._links_file.sessions()
+            sequence = self._links_file.sequence()
+        except StoreError as error:
+            log.warning("the sessions could not be read: %s", error)
+            return []
+        if self._session not in rows:
+            self._lose()
+            self.deliver()
+            return None
+        with self._lock:
+            missed = self._heard.catch_up(sequence)
+        if missed or slept:
+            self._fire(self._watches.keys())
+        return rows
+
+
+class _Heard:
+    """Which commits are known of here: all up to a number, and some beyond it."""
+
+    def __init__(self, sequence: int = 0) -> None:
+        self._all_up_to = sequence
+        self._beyond: set[int] = set()
+
+    def add(self, sequence: int) -> None:
+        if sequence > self._all_up_to:
+            self._beyond.add(sequence)
+            while self._all_up_to + 1 in self._beyond:
+                self._all_up_to += 1
+                self._beyond.discard(self._all_up_to)
+
+    def catch_up(self, sequence: int) -> bool:
+        """Count everything up to `sequence` as known; whether something was not."""
+        missed = sequence > self._all_up_to
+        if missed:
+            self._all_up_to = sequence
+            self._beyond = {number for number in self._beyond if number > sequence}
+        return missed
+
+
+def _call(listener: Callable[[], None]) -> None:
+    try:
+        listener()
+    except RuntimeError:
+        # An event loop that was closed meanwhile; the other listeners still want to know.
+        log.exception("a listener of the store failed")

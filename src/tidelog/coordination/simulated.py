@@ -5,7 +5,7 @@
     store.partition(); store.heal()           # cut the session off from the store, and join it again
     store.expire()                            # the store gives the session up, as after its timeout
 
-Nothing here has a thread, a clock or a hidden source of chance. Listeners are called through `schedule`, that
+Nothing here has a thread, a clock or a hidden source of chance. Listeners are called by way of `schedule`: it
 takes the call to make and decides when it is made (at once if nobody says otherwise); calls that wait for the
 same watch are one. What the faults mean:
 
