@@ -6,10 +6,9 @@ what would block it.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 from uuid import UUID
 
 from tidelog.broker.background import Background
@@ -18,18 +17,19 @@ from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.group_coordinator import GroupCoordinator
 from tidelog.broker.housekeeping import Housekeeping
-from tidelog.broker.metadata import Metadata
+from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
 from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.store_session import OpenStore
 from tidelog.broker.timers import Timers
 from tidelog.broker.transaction_coordinator import (
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_FEATURE,
     TransactionCoordinator,
 )
-from tidelog.controller.commands import RegisterBroker, Result
+from tidelog.controller.commands import ShutDownBroker
 from tidelog.coordination.embedded import EmbeddedStore
 from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import ErrorCode, Refused
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 METADATA_FILE = "metadata.sqlite"
 #: the broker-level settings every broker shares are kept under this name
 CLUSTER_DEFAULTS = ""
+#: how long a clean stop waits for other brokers to take over
+HAND_OVER_MS_MAX = 5_000
 #: logs closed at the same time at a clean stop; the disk syncs several as fast as one
 CLOSING_THREADS = 8
 
@@ -67,6 +69,7 @@ class Broker:
         disk: Disk,
         endpoints: Mapping[str, Endpoint],
         store: CoordinationStore | None = None,
+        open_store: OpenStore | None = None,
         peers: Peers | None = None,
     ) -> None:
         self.static_settings = settings
@@ -86,7 +89,7 @@ class Broker:
         self.fetch_bytes_max = settings.get_int("fetch.max.bytes")
         self.disk = disk
         self.log_directories: LogDirectories
-        self._store = store
+        self._open_store = open_store or (self._open_embedded if store is None else lambda: store)
         self.metadata: Metadata
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.progressed: list[Partition] = []
@@ -116,11 +119,15 @@ class Broker:
 
     def open(self) -> None:
         """Load the metadata, lock the log directories and open every log; blocks until recovered."""
-        if self._store is None:
-            first_directory = Path(self.settings.log_dirs[0])
-            first_directory.mkdir(parents=True, exist_ok=True)
-            self._store = EmbeddedStore(first_directory / METADATA_FILE)
-        self.metadata = Metadata(self._store, self.static_settings, self.background, self.random)
+        self.metadata = Metadata(
+            self._open_store,
+            self.static_settings,
+            self.background,
+            self.random,
+            self.timers,
+            self.peers,
+            self.node_id,
+        )
         image = self.metadata.load()
         self.log_directories = LogDirectories.open(
             self.disk, self.settings.log_dirs, cluster_id=image.cluster_id, node_id=self.node_id
@@ -138,6 +145,11 @@ class Broker:
         self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
 
+    def _open_embedded(self) -> CoordinationStore:
+        first_directory = Path(self.settings.log_dirs[0])
+        first_directory.mkdir(parents=True, exist_ok=True)
+        return EmbeddedStore(first_directory / METADATA_FILE)
+
     def _set_strays_aside(self, image: ClusterImage) -> None:
         """Take logs out of the way that belong to no topic, or to a deleted one of the same name.
 
@@ -152,14 +164,26 @@ class Broker:
             aside = self.log_directories.set_aside(stored, UUID(int=self.random.getrandbits(128), version=4))
             log.warning("%s belongs to no topic of this cluster and was set aside as %s", stored.path, aside)
 
-    def register(self, then: Any) -> None:
-        """Tell the cluster that this broker is here and where to reach it."""
-        command = RegisterBroker(self.node_id, self.endpoints, self.settings.rack)
+    def register(self, then: Callable[[Refused | None], None]) -> None:
+        """Tell the cluster that this broker is here and where to reach it; `then` when the cluster knows."""
+        directories = self.log_directories.directories
+        disk_id = directories[0].directory_id if directories else ""
+        self.metadata.start(Registration(self.endpoints, self.settings.rack, disk_id), then)
 
-        def registered(results: Sequence[Result]) -> None:
-            then(results[0] if isinstance(results[0], Refused) else None)
+    def hand_over(self, then: Callable[[], None]) -> None:
+        """Before a clean stop: have the other brokers lead what this one leads, as far as they can."""
+        others = [broker for broker in self.image.alive_brokers.values() if broker.id != self.node_id]
+        epoch = self.metadata.broker_epoch
+        if not others or epoch < 0 or not self.settings.get_bool("controlled.shutdown.enable"):
+            then()
+            return
+        command = ShutDownBroker(self.node_id, epoch)
+        self.metadata.submit(command, lambda results: then(), timeout_ms=HAND_OVER_MS_MAX)
 
-        self.metadata.submit(command, registered)
+    def leave_cluster(self) -> None:
+        """End the session with the coordination store; blocks, may be called twice or before `open`."""
+        if hasattr(self, "metadata"):
+            self.metadata.stop()
 
     def stop_chores(self) -> None:
         """Begin no more work in the background, so that what is under way can be waited for."""
@@ -168,9 +192,8 @@ class Broker:
     def close(self) -> None:
         """Make everything durable and leave the mark of a clean stop."""
         self.stop_chores()
+        self.leave_cluster()
         self.log_directories.close(high_watermarks=self.high_watermarks(), threads=CLOSING_THREADS)
-        if self._store is not None:
-            self._store.close()
 
     # -- partitions
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.parking import Parked
 from tidelog.broker.produce_shapes import ProduceShape
+from tidelog.broker.submitting import CONTROLLER_COMMAND_KEY
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import api_versions, messages
-from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api
+from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api, Family
 from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_id, response_frame
 from tidelog.protocol.primitives import MalformedRequest
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: spoken among brokers only; outside the table, so it is neither advertised nor decoded by a schema
+CONTROLLER_COMMAND = Api(CONTROLLER_COMMAND_KEY, "ControllerCommand", 0, 0, None, Family.METADATA)
 METADATA_CACHE_ENTRIES_MAX = 256
 METADATA_CACHE_REQUEST_BYTES_MAX = 4096
 
@@ -139,7 +142,7 @@ class Dispatcher:
         key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
         api = APIS.get(key)
         if api is None:
-            raise CloseConnection(f"unknown API key {key}")
+            return self._private(context, key, version, correlation_id, client_id_length, frame)
         if not api.serves(version):
             return self._unserved(api, version, correlation_id)
         try:
@@ -173,6 +176,31 @@ class Dispatcher:
         return api_versions.encode_response(
             0, correlation_id, ErrorCode.UNSUPPORTED_VERSION, self._broker.features
         )
+
+    def _private(
+        self,
+        context: ConnectionContext,
+        key: int,
+        version: int,
+        correlation_id: int,
+        client_id_length: int,
+        frame: memoryview,
+    ) -> Any:
+        """What brokers ask each other outside the public protocol."""
+        if key != CONTROLLER_COMMAND.key or not CONTROLLER_COMMAND.serves(version):
+            raise CloseConnection(f"unknown API key {key}")
+        from tidelog.broker.handlers import controller_command
+
+        try:
+            position = body_position(frame, client_id_length, flexible=False)
+            parked = controller_command.handle(self._broker, context.listener_name, frame[position:])
+        except MalformedRequest as fault:
+            raise CloseConnection(f"malformed request: {fault}") from fault
+        pending = PendingAnswer(parked)
+        parked.deliver_to(
+            lambda body: pending.fill(response_frame(CONTROLLER_COMMAND, version, correlation_id, body))
+        )
+        return pending if pending.chunks is None else pending.chunks
 
     def _api_versions(
         self, context: ConnectionContext, version: int, correlation_id: int, frame: memoryview, position: int

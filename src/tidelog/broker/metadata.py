@@ -1,215 +1,385 @@
-"""The metadata of the node: the current image, and the one door through which it changes.
+"""The metadata of the node: the image, the broker's life in the cluster, and the door to the controller.
 
-Commands are carried out one at a time: the controller decides against the newest image, the store makes the
-records durable off the event loop, the image moves on, listeners hear of it, and only then the caller gets
-the results. So "created" is said of something that survives a crash and that everybody here sees.
+Durable facts live in the coordination store; only the controller writes them. Every broker, the controller
+too, holds them as an immutable image and follows: the store tells that the change log grew, the new changes
+are read and applied, listeners hear of it. Who is too far behind reads everything.
 
-When the store holds something newer than the image (a conflict), the image is loaded again and the command is
-decided again, a few times at most. When the store fails, every item of the command is answered with
-KAFKA_STORAGE_ERROR and the image stays as it was.
+A broker's life: `load` (blocking, at start) reads the image; `start` registers the broker under an ephemeral
+key, takes the controller's place if it is free, and tells when the image shows the broker alive. When the
+session with the store is lost, so are both keys: the broker opens another session and registers as a new
+incarnation. While the store cannot be reached at all, the broker goes on with the image it has.
+
+`submit` hands a command to the controller, on this broker or another (see `submitting`); what a controller
+does is in `controllership`. Everything here happens on the event loop, only calls of the store elsewhere.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
+from typing import NamedTuple
+from uuid import UUID
 
 from tidelog.broker.background import Background
-from tidelog.controller.commands import Command, Decision, FormCluster, Result
+from tidelog.broker.change_log import Changes, Snapshot, read_changes, read_snapshot
+from tidelog.broker.controllership import Controllership, Results
+from tidelog.broker.election import IdTaken, Incumbent, Takeover, enter, read_live
+from tidelog.broker.peers import Peers
+from tidelog.broker.store_session import OpenStore, StoreSession
+from tidelog.broker.submitting import Submitting
+from tidelog.broker.timers import Timers
+from tidelog.controller.commands import Command, FormCluster, LiveBroker
 from tidelog.controller.machine import Controller
-from tidelog.coordination.store import ABSENT, Committed, Conflict, CoordinationStore, StoreError, Write
+from tidelog.coordination.store import ABSENT, Committed, CoordinationStore, StoreError, Write
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
-from tidelog.model.metadata import (
-    PREFIXES,
-    MetadataCorruptError,
-    MetadataRecord,
-    PartitionRecord,
-    record_from_entry,
-)
+from tidelog.model.metadata import CHANGES_KEY, CONTROLLER_KEY, LIVE_PREFIX, Endpoint, MetadataRecord
 from tidelog.model.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 5
-QUEUE_MAX = 10_000
+COMMAND_TIMEOUT_MS = 30_000
+SESSION_TIMEOUT_MS = 9_000
+FORMING_ATTEMPTS_MAX = 10
+#: how long a broker waits before it asks a store again that failed, or an id that is taken
+RETRY_MS = 250
+#: beyond the session timeout, until somebody else's hold on our id is an error
+ID_TAKEN_GRACE_MS = 2_000
+_ENTER_TIMER = "metadata enter"
+_FOLLOW_TIMER = "metadata follow"
+_LIVE_TIMER = "metadata live"
 
-Results = tuple[Result, ...]
-Loaded = tuple[list[MetadataRecord], dict[str, int]]
 Listener = Callable[[ClusterImage, ClusterImage, Sequence[MetadataRecord]], None]
+
+
+class Registration(NamedTuple):
+    """What a broker tells the cluster about itself."""
+
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    disk_id: str = ""
 
 
 class Metadata:
     """Holds the image and changes it; everything but the store's own work happens on the event loop."""
 
     def __init__(
-        self, store: CoordinationStore, settings: BrokerSettings, background: Background, random: Random
+        self,
+        open_store: OpenStore,
+        settings: BrokerSettings,
+        background: Background,
+        random: Random,
+        timers: Timers,
+        peers: Peers,
+        node_id: int,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.image = ClusterImage()
-        self._store = store
-        self._controller = Controller(settings)
-        self._background = background
+        #: the number of the last change that the image shows
+        self.sequence = 0
+        self.node_id = node_id
+        self._session_timeout_ms = session_timeout_ms
+        self._settings = settings
         self._random = random
-        self._versions: dict[str, int] = {}
+        self._timers = timers
+        self._session = StoreSession(open_store, background)
+        self._session.on_lost = self._session_lost
+        self._controllership = Controllership(self, self._session, settings, random, timers)
+        self._submitting = Submitting(self._controllership, peers, timers, self._when_at)
         self._listeners: list[Listener] = []
-        self._queue: deque[_Pending] = deque()
-        self._busy = False
+        self._registration: Registration | None = None
+        self._me: LiveBroker | None = None
+        self._started: Callable[[Refused | None], None] | None = None
+        self._id_taken_since_ms: int | None = None
+        self._entering = False
+        self._following = False
+        self._waiting_for: list[tuple[int, Callable[[], None]]] = []
+        self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Metadata {self.image!r} waiting={len(self._queue)}>"
+        return f"<Metadata {self.image!r} sequence={self.sequence} controller={self.is_controller}>"
 
     @property
     def cluster_id(self) -> str:
         return self.image.cluster_id
 
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker decides, as far as it knows."""
+        return self._controllership.active
+
+    @property
+    def broker_epoch(self) -> int:
+        """The number that the controller gave to this life of this broker; -1 before it did."""
+        own = self.image.brokers.get(self.node_id)
+        registered = own is not None and self._me is not None and own.incarnation == self._me.incarnation
+        return own.epoch if own is not None and registered else -1
+
     def listen(self, listener: Listener) -> None:
         """Call `listener(old_image, new_image, records)` after every change, before the results go out."""
         self._listeners.append(listener)
 
+    # -- start
+
     def load(self, cluster_id: str | None = None) -> ClusterImage:
-        """Read the image from the store at start, blocking; a new cluster gets its id here.
+        """Open the store and read the image, blocking; a new cluster gets its id here.
 
         `cluster_id` is the id a new store adopts, where the data directories already belong to a cluster.
         Raises StoreError or MetadataCorruptError when the store cannot be read.
         """
-        records, self._versions = read_store(self._store)
-        self.image = ClusterImage().apply(records)
-        self.image.check_invariants()
-        decision = self._controller.handle(FormCluster(cluster_id), self.image, self._random)
-        if decision.records:
-            outcome = self._store.commit(self._writes(decision.records))
-            if isinstance(outcome, Conflict):
-                raise StoreError(f"another broker formed the cluster at the same time: {outcome}")
-            self._adopt(decision.records, outcome)
-        return self.image
+        store = self._session.open()
+        for _ in range(FORMING_ATTEMPTS_MAX):
+            snapshot = read_snapshot(store)
+            image = ClusterImage().apply(snapshot.records)
+            forming = Controller(self._settings).handle(FormCluster(cluster_id), image, self._random)
+            writes = [
+                Write(key, value, ABSENT) for record in forming.records for key, value in record.writes()
+            ]
+            # No controller is needed for this, the first of all facts: only one broker can write it.
+            if not writes or isinstance(store.commit(writes), Committed):
+                self.image = image.apply(forming.records) if writes else image
+                self.image.check_invariants()
+                self.sequence = snapshot.sequence
+                return self.image
+        raise StoreError("the cluster could not be formed: others kept changing it")
 
-    def submit(self, command: Command, then: Callable[[Results], None]) -> None:
-        """Carry out a command after those before it, then call `then` with a result for each of its items."""
-        if len(self._queue) >= QUEUE_MAX:
-            refused = Refused(ErrorCode.REQUEST_TIMED_OUT, "too many metadata changes are waiting")
-            then((refused,) * command.item_count)
+    def start(self, registration: Registration, then: Callable[[Refused | None], None]) -> None:
+        """Begin the broker's life in the cluster; `then` when the image shows it, or with why it cannot."""
+        self._registration = registration
+        self._started = then
+        self._enter_anew()
+
+    def _enter_anew(self) -> None:
+        """Register in a new session, as a new incarnation."""
+        assert self._registration is not None
+        endpoints, rack, disk_id = self._registration
+        incarnation = str(UUID(int=self._random.getrandbits(128), version=4))
+        me = self._me = LiveBroker(self.node_id, incarnation, endpoints, rack, disk_id)
+
+        def begin(store: CoordinationStore) -> Takeover | Incumbent | IdTaken:
+            self._session.watch(store, CHANGES_KEY, self._follow)
+            self._session.watch(store, CONTROLLER_KEY, self._enter)
+            self._session.watch(store, LIVE_PREFIX, self._live_changed)
+            return enter(store, me)
+
+        self._entering = True
+        self._session.run(begin, self._entered)
+
+    def _enter(self) -> None:
+        """Look whether the controller's place, or our own id, is free now."""
+        if self._entering or self._stopped or self._me is None:
             return
-        self._queue.append(_Pending(command, then))
-        if not self._busy:
-            self._carry_out_queue()
+        self._entering = True
+        me = self._me
+        self._session.run(lambda store: enter(store, me), self._entered)
 
-    def _carry_out_queue(self) -> None:
-        # A loop, not recursion: commands that change nothing, or an inline background, finish right here.
-        self._busy = True
-        waiting = False
-        try:
-            while self._queue and not waiting:
-                pending = self._queue.popleft()
-                self._decide(pending)
-                waiting = pending.resumes = not pending.finished
-        finally:
-            self._busy = waiting
-
-    def _decide(self, pending: "_Pending") -> None:
-        """Decide a command against the newest image and send its records to the store."""
-        decision = pending.decision = self._controller.handle(pending.command, self.image, self._random)
-        pending.attempt += 1
-        if not decision.records:
-            self._finish(pending, decision.results)
+    def _entered(self, outcome: Takeover | Incumbent | IdTaken | BaseException) -> None:
+        self._entering = False
+        if self._stopped:
             return
-        writes = self._writes(decision.records)
-        self._background.run(
-            lambda: self._store.commit(writes), lambda outcome: self._settle(pending, outcome)
+        self._timers.cancel(_ENTER_TIMER)
+        match outcome:
+            case Takeover():
+                self._id_taken_since_ms = None
+                if not self.is_controller:
+                    self.take_seat(outcome)
+                    assert self._me is not None
+                    self._controllership.take_over(outcome, self._me)
+                    self._submitting.controller_is(None)
+            case Incumbent():
+                self._id_taken_since_ms = None
+                self._controllership.resign(f"broker {outcome.broker_id} is the controller", outcome)
+                self._submitting.controller_is(outcome.broker_id)
+                self._follow()
+            case IdTaken():
+                self._wait_for_id(outcome.holder)
+            case _:
+                # The loss of a session brings its own way back.
+                if isinstance(outcome, ValueError):
+                    log.error("the broker cannot enter the cluster: %s", outcome)
+                self._timers.set_after(_ENTER_TIMER, RETRY_MS, self._enter)
+
+    def _wait_for_id(self, holder: LiveBroker) -> None:
+        """Another session holds our id: our own last one, which will end, or a second broker's."""
+        now_ms = self._timers.monotonic_ms()
+        if self._id_taken_since_ms is None:
+            self._id_taken_since_ms = now_ms
+        addresses = ", ".join(f"{host}:{port}" for host, port in holder.endpoints.values())
+        if now_ms - self._id_taken_since_ms > self._session_timeout_ms + ID_TAKEN_GRACE_MS:
+            message = f"broker id {self.node_id} is already registered by {addresses}"
+            if self._started is not None:
+                then, self._started = self._started, None
+                then(Refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message))
+                return
+            log.error("%s; waiting for it to go", message)
+            self._id_taken_since_ms = now_ms
+        # The watch of `live/` tells when it goes; this is for what a watch cannot tell: that time passed.
+        self._timers.set_after(_ENTER_TIMER, RETRY_MS, self._enter)
+
+    # -- following
+
+    def _follow(self) -> None:
+        """Read what is new in the change log; the controller makes all changes itself."""
+        if self._following or self._stopped or self.is_controller:
+            return
+        self._following = True
+        after = self.sequence
+        self._session.run(
+            lambda store: read_changes(store, after) or read_snapshot(store),
+            lambda outcome: self._followed(after, outcome),
         )
 
-    def _settle(self, pending: "_Pending", outcome: Committed | Conflict | BaseException) -> None:
-        """Go on after the store answered."""
-        if isinstance(outcome, Committed):
-            try:
-                self._adopt(pending.decision.records, outcome)
-            finally:
-                # A listener that fails must not stop the changes that wait behind this one.
-                self._finish(pending, pending.decision.results)
-        elif isinstance(outcome, Conflict):
-            log.warning("metadata conflict, attempt %d of %d: %s", pending.attempt, ATTEMPTS_MAX, outcome)
-            if pending.attempt < ATTEMPTS_MAX:
-                self._background.run(
-                    lambda: read_store(self._store), lambda loaded: self._decide_again(pending, loaded)
-                )
-                return
-            self._refuse(pending, ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata kept changing underneath")
-        else:
-            log.error("metadata could not be stored, %r is refused: %s", pending.command, outcome)
-            self._refuse(pending, ErrorCode.KAFKA_STORAGE_ERROR, "the metadata could not be stored")
-
-    def _decide_again(self, pending: "_Pending", loaded: Loaded | BaseException) -> None:
-        if isinstance(loaded, BaseException):
-            self._settle(pending, loaded)
+    def _followed(self, after: int, outcome: Changes | Snapshot | BaseException) -> None:
+        self._following = False
+        if self._stopped or self.is_controller:
             return
-        self._replace_image(*loaded)
-        self._decide(pending)
+        match outcome:
+            case Changes(sequence=sequence, records=records):
+                if after == self.sequence and records:
+                    self.adopt(records, sequence)
+                else:
+                    self.sequence = max(self.sequence, sequence)
+                    self._tell_waiting()
+            case Snapshot():
+                log.info("all metadata is read again: more than the change log holds went by")
+                self._replace_image(outcome)
+            case _:
+                if isinstance(outcome, ValueError):
+                    log.error("the metadata cannot be followed: %s", outcome)
+                self._timers.set_after(_FOLLOW_TIMER, RETRY_MS, self._follow)
 
-    def _refuse(self, pending: "_Pending", code: ErrorCode, message: str) -> None:
-        self._finish(pending, (Refused(code, message),) * pending.command.item_count)
-
-    def _finish(self, pending: "_Pending", results: Results) -> None:
-        pending.finished = True
-        try:
-            pending.then(results)
-        finally:
-            # When the store answered later, the queue has been waiting for this command.
-            if pending.resumes:
-                self._carry_out_queue()
-
-    def _replace_image(self, records: list[MetadataRecord], versions: dict[str, int]) -> None:
-        """Adopt what somebody else stored; listeners hear every record, as they do not know which are new."""
-        old = self.image
-        loaded = ClusterImage(version=old.version).apply(records)
-        self._versions = versions
-        self.image = loaded
-        for listener in self._listeners:
-            listener(old, loaded, records)
-
-    def _adopt(self, records: Sequence[MetadataRecord], committed: Committed) -> None:
-        for record in records:
-            for key, value in record.writes():
-                if value is None:
-                    self._versions.pop(key, None)
-        self._versions.update(committed.versions)
+    def adopt(self, records: Sequence[MetadataRecord], sequence: int) -> None:
+        """Move the image on to change number `sequence` and tell everybody here."""
         old = self.image
         self.image = old.apply(records)
-        for listener in self._listeners:
-            listener(old, self.image, records)
+        self.sequence = sequence
+        self._tell_listeners(old, records)
 
-    def _writes(self, records: Sequence[MetadataRecord]) -> list[Write]:
-        # Within one decision a later record about a key replaces an earlier one.
-        last = {key: value for record in records for key, value in record.writes()}
-        return [Write(key, value, self._versions.get(key, ABSENT)) for key, value in last.items()]
+    def take_seat(self, takeover: Takeover) -> None:
+        """Adopt what a new controller read from the store."""
+        if takeover.snapshot.sequence != self.sequence or self.sequence == 0:
+            self._replace_image(takeover.snapshot)
 
+    def lost_seat(self, incumbent: Incumbent | None) -> None:
+        """Not the controller any more: follow the one that is."""
+        self._submitting.controller_is(incumbent.broker_id if incumbent is not None else None)
+        if incumbent is None:
+            self._enter()
+        self._follow()
 
-class _Pending:
-    """A command on its way: waiting, being decided, or with its records at the store."""
+    def _replace_image(self, snapshot: Snapshot) -> None:
+        """Adopt a whole snapshot; topics that are the same as before stay the same objects."""
+        old = self.image
+        loaded = ClusterImage(version=old.version).apply(snapshot.records)
+        if not loaded.cluster_id:
+            # The id came with the first commit of all, and cannot go.
+            loaded = replace(loaded, cluster_id=old.cluster_id)
+        topics = {
+            name: before if (before := old.topics.get(name)) == topic and before is not None else topic
+            for name, topic in loaded.topics.items()
+        }
+        self.image = replace(loaded, topics=topics)
+        self.sequence = snapshot.sequence
+        self._tell_listeners(old, snapshot.records)
 
-    __slots__ = ("attempt", "command", "decision", "finished", "resumes", "then")
+    def _tell_listeners(self, old: ClusterImage, records: Sequence[MetadataRecord]) -> None:
+        try:
+            for listener in self._listeners:
+                listener(old, self.image, records)
+        finally:
+            self._tell_started()
+            self._tell_waiting()
 
-    def __init__(self, command: Command, then: Callable[[Results], None]) -> None:
-        self.command = command
-        self.then = then
-        self.decision = Decision((), ())
-        self.attempt = 0
-        self.finished = False
-        #: whether the queue waits for this command to go on
-        self.resumes = False
+    def _tell_started(self) -> None:
+        if self._started is not None and self._me is not None:
+            own = self.image.alive_brokers.get(self.node_id)
+            if own is not None and own.incarnation == self._me.incarnation:
+                then, self._started = self._started, None
+                then(None)
 
+    def _when_at(self, sequence: int, callback: Callable[[], None]) -> None:
+        """Call back when the image shows change number `sequence`; now, if it does."""
+        if self.sequence >= sequence:
+            callback()
+        else:
+            self._waiting_for.append((sequence, callback))
+            self._follow()
 
-def read_store(store: CoordinationStore) -> Loaded:
-    """Every stored record in an order that can be applied, and the version of every key."""
-    entries = store.load()
-    ranks = {prefix: rank for rank, prefix in enumerate(PREFIXES)}
+    def _tell_waiting(self) -> None:
+        if self._waiting_for:
+            waiting, self._waiting_for = self._waiting_for, []
+            for sequence, callback in waiting:
+                self._when_at(sequence, callback)
 
-    def rank(key: str) -> int:
-        top, slash, _ = key.partition("/")
-        found = ranks.get(top + slash)
-        if found is None:
-            raise MetadataCorruptError(f"the stored metadata has an unknown key {key!r}")
-        return found
+    # -- who is there
 
-    keyed = [(rank(entry.key), record_from_entry(entry.key, entry.value)) for entry in entries]
-    # Keys sort `10` before `2`; partitions are applied by number.
-    keyed.sort(key=lambda item: (item[0], item[1].index if isinstance(item[1], PartitionRecord) else 0))
-    return [record for _, record in keyed], {entry.key: entry.version for entry in entries}
+    def _live_changed(self) -> None:
+        if self._stopped:
+            return
+        if self.is_controller:
+            self._session.run(read_live, self._live_read)
+        elif self._id_taken_since_ms is not None:
+            self._enter()
+
+    def _live_read(self, outcome: tuple[LiveBroker, ...] | BaseException) -> None:
+        if isinstance(outcome, tuple):
+            self._controllership.brokers_seen(outcome)
+        elif self.is_controller:
+            self._timers.set_after(_LIVE_TIMER, RETRY_MS, self._live_changed)
+
+    # -- the session
+
+    def _session_lost(self) -> None:
+        """Our ephemeral keys are gone: somebody else decides, and our partitions find other leaders."""
+        if self._stopped:
+            return
+        log.warning("the session with the coordination store is over; this broker registers again")
+        self._controllership.resign("the session with the coordination store is over")
+        self._submitting.controller_is(None)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        def opened(fault: StoreError | None) -> None:
+            if self._stopped:
+                return
+            if fault is not None:
+                self._timers.set_after(_ENTER_TIMER, RETRY_MS, self._reopen)
+            elif self._registration is not None:
+                self._enter_anew()
+                self._follow()
+
+        if not self._stopped:
+            self._session.reopen(opened)
+
+    # -- commands
+
+    def submit(
+        self, command: Command, then: Callable[[Results], None], timeout_ms: int = COMMAND_TIMEOUT_MS
+    ) -> None:
+        """Have the controller carry out a command, then call `then` with a result for each of its items.
+
+        The results are true of the image that this broker has by then.
+        """
+        self._submitting.submit(command, then, timeout_ms)
+
+    def decide(self, command: Command, then: Callable[[Results | None, int], None]) -> None:
+        """Decide another broker's command if this broker is the controller; `then` with the change number."""
+
+        def decided(results: Results | None) -> None:
+            then(results, self.sequence)
+
+        if not self.is_controller or self._controllership.submit(command, decided) is None:
+            decided(None)
+
+    # -- the end
+
+    def stop(self) -> None:
+        """Leave the cluster, blocking: the broker's ephemeral keys go at once."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._controllership.resign("this broker stops", stopping=True)
+        self._submitting.close()
+        for key in (_ENTER_TIMER, _FOLLOW_TIMER, _LIVE_TIMER):
+            self._timers.cancel(key)
+        self._session.close()

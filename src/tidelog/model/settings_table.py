@@ -306,6 +306,18 @@ _DATA = (
         "Whether a replica outside the in-sync set may lead, losing records.", update_mode=_CLUSTER,
     ),
     _broker(
+        "auto.leader.rebalance.enable", _BOOLEAN, True, _HIGH,
+        "Give leadership back to the preferred replicas from time to time.",
+    ),
+    _broker(
+        "leader.imbalance.check.interval.seconds", _INT, 300, _HIGH,
+        "How often the controller looks whether leadership should go back to preferred replicas.", minimum=1,
+    ),
+    _broker(
+        "controlled.shutdown.enable", _BOOLEAN, True, _MEDIUM,
+        "Move leadership to other brokers before this one stops.",
+    ),
+    _broker(
         "leader.imbalance.per.broker.percentage", _INT, 10, _LOW,
         "How many percent of a broker's preferred partitions others may lead.", minimum=0,
     ),

@@ -71,14 +71,19 @@ class Node:
             )
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             self.broker.open()
+            # Registering may have to wait and try again, so the timers run from here on.
+            self.edge = edge = Edge(loop, self.broker, clock)
             await self._register(self.broker)
         except BaseException:
             for _, sock in bound:
                 sock.close()
+            if self.edge is not None:
+                self.edge.close()
+            if self.broker is not None:
+                self.broker.leave_cluster()
             if self._workers is not None:
                 self._workers.close()
             raise
-        self.edge = edge = Edge(loop, self.broker, clock)
         backlog = self.settings.get_int("socket.listen.backlog.size")
         for listener, sock in bound:
             self._servers.append(
@@ -105,7 +110,11 @@ class Node:
             raise OSError(f"the broker could not be registered: {refused.message or refused.code.name}")
 
     async def stop(self) -> None:
-        """Take no more requests, finish what is under way, close the logs cleanly."""
+        """Hand leadership over, take no more requests, finish what is under way, close the logs cleanly."""
+        if self.broker is not None:
+            handed_over = asyncio.Event()
+            self.broker.hand_over(handed_over.set)
+            await handed_over.wait()
         for server in self._servers:
             server.close()
         if self.edge is not None:

@@ -9,12 +9,17 @@ from uuid import UUID
 import pytest
 from kio.serial import entity_reader
 from kio.static.primitive import i8, i16, i32
+from node import ManualClock
 
 from tidelog.broker.background import InlineBackground
-from tidelog.broker.metadata import Metadata
+from tidelog.broker.election import encode_live, live_key
+from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.parking import Parked
-from tidelog.controller.commands import CreateTopics, RegisterBroker, TopicSpec
-from tidelog.coordination.simulated import SimulatedStore
+from tidelog.broker.peers import NoPeers
+from tidelog.broker.timers import Timers
+from tidelog.controller.commands import CreateTopics, LiveBroker, TopicSpec
+from tidelog.coordination.simulated import SimulatedCluster
+from tidelog.coordination.store import ABSENT, Write
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.metadata import Endpoint
@@ -34,14 +39,25 @@ class Node:
         named = {name.replace("_", "."): value for name, value in overrides.items()}
         self.static_settings = self.settings = BrokerSettings.resolve(named)
         self.node_id = 1
-        self.metadata = Metadata(SimulatedStore(), self.settings, InlineBackground(), Random(2))
+        timers = Timers(ManualClock())
+        peers = NoPeers(lambda call: call())
+        cluster = SimulatedCluster()
+        self.metadata = Metadata(
+            cluster.open, self.settings, InlineBackground(), Random(2), timers, peers, self.node_id
+        )
         self.metadata.load()
         self.metadata.listen(self._adopt)
+        self.others = []
         for broker_id in range(1, broker_count + 1):
             endpoints = {"PLAINTEXT": Endpoint(f"host{broker_id}", 9000 + broker_id)}
-            self.metadata.submit(
-                RegisterBroker(broker_id, endpoints, f"rack{broker_id}"), lambda results: None
-            )
+            rack = f"rack{broker_id}"
+            if broker_id == self.node_id:
+                self.metadata.start(Registration(endpoints, rack), lambda refused: None)
+                continue
+            live = LiveBroker(broker_id, f"life of {broker_id}", endpoints, rack)
+            self.others.append(other := cluster.open())
+            other.commit([Write(live_key(broker_id), encode_live(live), ABSENT, ephemeral=True)])
+        assert len(self.image.alive_brokers) == broker_count
 
     def _adopt(self, old: object, new: Any, records: object) -> None:
         own = new.broker_configs.get(str(self.node_id), {})

@@ -1,0 +1,46 @@
+"""ControllerCommand (key 10000), version 0: a broker asks the controller to decide a command.
+
+Private to the brokers of one cluster: never advertised, no tagged fields, JSON bodies (`command_codec`). The
+answer comes when the decision is durable. A broker that is not the controller says so, and the sender looks
+for the one that is. Accepted on the listener that brokers reach each other by, nowhere else.
+"""
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.command_codec import (
+    Decided,
+    MalformedCommand,
+    NotController,
+    decode_command,
+    encode_answer,
+)
+from tidelog.broker.parking import Parked
+from tidelog.controller.commands import BrokersChanged, FormCluster, RegisterBroker
+from tidelog.protocol.primitives import MalformedRequest
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.controllership import Results
+
+# What only a broker tells itself, from what it saw in the coordination store.
+_OWN_COMMANDS = (BrokersChanged, FormCluster, RegisterBroker)
+
+
+def handle(broker: "Broker", listener_name: str, body: memoryview) -> Parked:
+    """Decide the command here; the answer is an encoded body."""
+    if listener_name != broker.settings.inter_broker_listener_name:
+        raise MalformedRequest(f"listener {listener_name} is not for brokers")
+    try:
+        command = decode_command(body)
+    except MalformedCommand as fault:
+        raise MalformedRequest(str(fault)) from fault
+    if isinstance(command, _OWN_COMMANDS):
+        raise MalformedRequest(f"{type(command).__name__} is not a command for others to give")
+    parked = Parked()
+
+    def decided(results: "Results | None", sequence: int) -> None:
+        answer = NotController() if results is None else Decided(results, sequence)
+        parked.answer(encode_answer(answer))
+
+    broker.metadata.decide(command, decided)
+    return parked
