@@ -47,7 +47,7 @@ class Gathered:
         if count == 0:
             self.parked.answer(finish([]))
 
-    def put(self, index: int, part: Mapping[str, object]) -> None:
+    def put(self, index: int, part: Any) -> None:
         assert self._parts[index] is None
         self._parts[index] = part
         self._missing -= 1

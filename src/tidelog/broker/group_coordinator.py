@@ -130,6 +130,9 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
         if refused is not None:
             return refused.code
         shard.machine.end_transaction(producer_id, committed)
+        end_offset = shard.partition.log.log_end_offset
+        if shard.partition.high_watermark < end_offset:
+            self._await_replication(shard, shard.machine.hold_reads(), end_offset)
         return ErrorCode.NONE
 
     def new_member_suffix(self) -> str:

@@ -8,20 +8,20 @@ on the word of a record that may be lost.
 """
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator_runtime import CoordinatorRuntime, LogEntry, Shard
-from tidelog.broker.transaction_markers import Marker, write_marker
+from tidelog.broker.transaction_markers import Marker, MarkerSender, Results
+from tidelog.broker.transaction_verification import TransactionVerification
 from tidelog.model.effects import Reply
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog.model.identifiers import TRANSACTION_STATE_TOPIC
 from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.api_versions import Feature
 from tidelog.transactions.commands import (
     AbortTimedOut,
-    AddPartitions,
     Command,
     EndTransaction,
     ExpireTransactionalIds,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from tidelog.broker.partition import Partition
 
 log = logging.getLogger(__name__)
-
-Results = Mapping[TopicPartition, ErrorCode]
 
 _ABORT_TICK = "transaction timeouts"
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
@@ -68,7 +66,9 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self._settings = transaction_settings(broker.settings)
-        self._verifies = broker.settings.get_bool("transaction.partition.verification.enable")
+        self.verifies = broker.settings.get_bool("transaction.partition.verification.enable")
+        self.verification = TransactionVerification(broker, self)
+        self._markers = MarkerSender(broker)
 
     def _new_machine(self, partition: "Partition") -> TransactionMachine:
         return TransactionMachine(partition.index, partition.leader_epoch, self._settings)
@@ -93,7 +93,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
 
     def _adopt_settings(self) -> None:
         self._settings = transaction_settings(self._settings_source)
-        self._verifies = self._settings_source.get_bool("transaction.partition.verification.enable")
+        self.verifies = self._settings_source.get_bool("transaction.partition.verification.enable")
         for shard in self._shards.values():
             shard.machine.reconfigure(self._settings)
 
@@ -117,43 +117,6 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
         self._tick(ExpireTransactionalIds())
         self._schedule(_EXPIRY_TICK, self.expire_transactional_ids, _EXPIRY_INTERVAL)
 
-    # ------------------------------------------------------------ asking, called by handlers
-
-    def verify_or_add(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: frozenset[TopicPartition],
-        client_version: int,
-        answer: Callable[[Results], None],
-    ) -> None:
-        """Before a transactional write (KIP-890): add the partitions to the transaction for producers of
-        transactions v2; of others, check that they were added.
-        """
-        machine = self.machine_for(transactional_id)
-        if isinstance(machine, ErrorCode):
-            answer(dict.fromkeys(partitions, machine))
-        elif client_version < 2:
-            if self._verifies:
-                answer(machine.verify(transactional_id, producer_id, producer_epoch, partitions))
-            else:
-                answer(dict.fromkeys(partitions, ErrorCode.NONE))
-        else:
-
-            def added(response: Mapping[str, object]) -> None:
-                error = response["error_code"]
-                assert isinstance(error, ErrorCode)
-                answer(dict.fromkeys(partitions, error))
-
-            self.ask(
-                transactional_id,
-                lambda token: AddPartitions(
-                    token, transactional_id, producer_id, producer_epoch, partitions, client_version
-                ),
-                added,
-            )
-
     # ------------------------------------------------------------ carrying effects out
 
     def _submit(self, shard: Shard[TransactionMachine], command: Command) -> None:
@@ -176,12 +139,6 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
 
     def _send(self, shard: Shard[TransactionMachine], message: object) -> None:
         assert isinstance(message, MarkersToWrite)
-        self._write_markers(shard, message)
-
-    def _write_markers(self, shard: Shard[TransactionMachine], message: MarkersToWrite) -> None:
-        """Every partition is led here so far; one led elsewhere answers NOT_LEADER_OR_FOLLOWER, and the
-        machine sends again.
-        """
         marker = Marker(
             message.producer_id,
             message.producer_epoch,
@@ -189,11 +146,16 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
             message.coordinator_epoch,
             message.transaction_version,
         )
-        results = {place: write_marker(self._broker, place, marker) for place in sorted(message.partitions)}
-        failed = {str(place): error.name for place, error in results.items() if error}
-        if failed:
-            log.warning("markers of %s: %s", message.transactional_id, failed)
-        self._handle(
-            shard,
-            MarkersWritten(message.transactional_id, message.producer_id, message.producer_epoch, results),
-        )
+
+        def written(results: Results) -> None:
+            if not self._leads(shard):
+                return
+            failed = {str(place): error.name for place, error in results.items() if error}
+            if failed:
+                log.warning("markers of %s: %s", message.transactional_id, failed)
+            command = MarkersWritten(
+                message.transactional_id, message.producer_id, message.producer_epoch, results
+            )
+            self._handle(shard, command)
+
+        self._markers.send(marker, message.partitions, written)

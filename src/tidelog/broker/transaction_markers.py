@@ -1,18 +1,39 @@
-"""The ends of transactions in partitions: one marker, one partition, one error code.
+"""The ends of transactions in partitions: markers written here, and sent to where the partitions are led.
 
-The coordinator of this node writes through here, and so does WriteTxnMarkers, which carries the same order
-from the coordinator of another node or from an administrator. A marker for a partition of
-`__consumer_offsets` goes through the group coordinator, so that the offsets of the transaction count from
-there on.
+`write_marker` appends one marker to one partition led here and reports when it is replicated. The coordinator
+of this node writes through it, and so does WriteTxnMarkers, which carries the same order from the coordinator
+of another node or from an administrator. A marker for a partition of `__consumer_offsets` goes through the
+group coordinator, so that the offsets of the transaction count from there on.
+
+`MarkerSender` takes a coordinator's markers to the leaders of their partitions as the image names them. Each
+broker gets a few requests at a time; what comes meanwhile goes together in the next. A marker that is on its
+way to a leader is not sent there again. Whatever goes wrong on the way is reported as an error that the
+coordinator's machine answers by sending again, to the leader of that moment.
 """
 
+import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.peers import PeerFault
+from tidelog.broker.replicated_appends import when_replicated
+from tidelog.client.requests import MalformedAnswer, decode_response, encode_request
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+WRITE_TXN_MARKERS = 27
+WRITE_TXN_MARKERS_VERSION = 2
+#: a marker waits for replicas, so it must not stand before requests that do not
+MARKERS_CHANNEL = "markers"
+REQUESTS_IN_FLIGHT_MAX = 4
+MARKERS_PER_REQUEST_MAX = 1_000
+
+Results = Mapping[TopicPartition, ErrorCode]
 
 
 class Marker(NamedTuple):
@@ -25,12 +46,18 @@ class Marker(NamedTuple):
     transaction_version: int
 
 
-def write_marker(broker: "Broker", place: TopicPartition, marker: Marker) -> ErrorCode:
-    """Append a marker to a partition led here; readers that waited for the end of the transaction wake."""
+def write_marker(
+    broker: "Broker", place: TopicPartition, marker: Marker, then: Callable[[ErrorCode], None]
+) -> None:
+    """Append a marker to a partition led here; `then`, perhaps at once, when it is replicated or refused.
+
+    Readers that waited for the end of the transaction wake.
+    """
     partition = broker.partition(*place)
     if partition is None:
         known = broker.image.partition(*place) is not None
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        then(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return
     if place.topic == GROUP_METADATA_TOPIC:
         error = broker.groups.end_transaction(
             place.partition,
@@ -51,10 +78,175 @@ def write_marker(broker: "Broker", place: TopicPartition, marker: Marker) -> Err
         )
         error = ErrorCode.NONE if refused is None else refused.code
     if error:
-        return error
+        then(error)
+        return
+    broker.transactions.verification.transaction_ended(place, marker.producer_id)
     if partition.flushes and partition.unflushed_messages >= partition.config.flush_messages:
         # Started, not waited for: the answer of EndTxn does not promise that markers are on the disk.
         broker.flusher.request(partition)
     if partition.waiters and not partition.progressing:
         broker.note_progress(partition)
-    return error
+    timeout_ms = broker.settings.get_int("request.timeout.ms")
+    when_replicated(broker, partition, partition.log.log_end_offset, timeout_ms, then)
+
+
+class _Order(NamedTuple):
+    """Markers of one transaction for partitions that one broker leads, and who waits for the results."""
+
+    marker: Marker
+    places: tuple[TopicPartition, ...]
+    then: Callable[[Results], None]
+
+
+class MarkerSender:
+    """Takes markers to the leaders of their partitions."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._queues: dict[int, list[_Order]] = {}
+        self._requests: dict[int, int] = {}
+        self._under_way: dict[tuple[TopicPartition, Marker], int] = {}
+
+    def __repr__(self) -> str:
+        return f"<MarkerSender under_way={len(self._under_way)} requests={sum(self._requests.values())}>"
+
+    def send(
+        self, marker: Marker, places: frozenset[TopicPartition], then: Callable[[Results], None]
+    ) -> None:
+        """Write a marker to each of `places`; `then` is called for every leader on its own, and for those
+        without one, perhaps at once. Places to which the same marker is under way are left out.
+        """
+        here: list[TopicPartition] = []
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        nowhere: dict[TopicPartition, ErrorCode] = {}
+        for place in sorted(places):
+            state = self._broker.image.partition(*place)
+            if state is None:
+                nowhere[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif state.leader == NO_LEADER:
+                nowhere[place] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif self._under_way.get((place, marker)) == state.leader:
+                continue
+            elif state.leader == self._broker.node_id:
+                here.append(place)
+            else:
+                elsewhere.setdefault(state.leader, []).append(place)
+        for broker_id, led in elsewhere.items():
+            for place in led:
+                self._under_way[place, marker] = broker_id
+            self._queues.setdefault(broker_id, []).append(_Order(marker, tuple(led), then))
+            self._send_queued(broker_id)
+        if here:
+            self._write_here(marker, here, nowhere, then)
+        elif nowhere:
+            then(nowhere)
+
+    def _write_here(
+        self,
+        marker: Marker,
+        places: list[TopicPartition],
+        results: dict[TopicPartition, ErrorCode],
+        then: Callable[[Results], None],
+    ) -> None:
+        """Write to partitions led here; what is replicated at once is reported together."""
+        node_id = self._broker.node_id
+        at_once = True
+
+        def written(place: TopicPartition, error: ErrorCode) -> None:
+            self._arrived(place, marker, node_id)
+            if at_once:
+                results[place] = error
+            else:
+                then({place: error})
+
+        for place in places:
+            self._under_way[place, marker] = node_id
+            write_marker(self._broker, place, marker, lambda error, place=place: written(place, error))  # type: ignore[misc]
+        at_once = False
+        if results:
+            then(results)
+
+    def _arrived(self, place: TopicPartition, marker: Marker, broker_id: int) -> None:
+        if self._under_way.get((place, marker)) == broker_id:
+            del self._under_way[place, marker]
+
+    # ------------------------------------------------------------ to other brokers
+
+    def _send_queued(self, broker_id: int) -> None:
+        queue = self._queues.get(broker_id)
+        if not queue or self._requests.get(broker_id, 0) >= REQUESTS_IN_FLIGHT_MAX:
+            return
+        orders, self._queues[broker_id] = queue[:MARKERS_PER_REQUEST_MAX], queue[MARKERS_PER_REQUEST_MAX:]
+        self._requests[broker_id] = self._requests.get(broker_id, 0) + 1
+        body = encode_request(
+            WRITE_TXN_MARKERS,
+            WRITE_TXN_MARKERS_VERSION,
+            {"markers": [_marker_fields(each) for each in orders]},
+        )
+        timeout_ms = self._broker.settings.get_int("request.timeout.ms")
+
+        def answered(answer: memoryview | PeerFault) -> None:
+            self._requests[broker_id] -= 1
+            self._report(broker_id, orders, _results(answer, orders))
+            self._send_queued(broker_id)
+
+        self._broker.peers.request(
+            broker_id,
+            WRITE_TXN_MARKERS,
+            WRITE_TXN_MARKERS_VERSION,
+            body,
+            answered,
+            timeout_ms=timeout_ms,
+            channel=MARKERS_CHANNEL,
+        )
+
+    def _report(self, broker_id: int, orders: list[_Order], results: list[Results]) -> None:
+        for order, found in zip(orders, results, strict=True):
+            for place in order.places:
+                self._arrived(place, order.marker, broker_id)
+            order.then({place: self._judged(place, found.get(place)) for place in order.places})
+
+    def _judged(self, place: TopicPartition, error: ErrorCode | None) -> ErrorCode:
+        """A broker that does not know a partition yet must not make us believe that it is gone."""
+        if error is None:
+            return ErrorCode.NETWORK_EXCEPTION
+        if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._broker.image.partition(*place) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error
+
+
+def _marker_fields(order: _Order) -> Mapping[str, object]:
+    marker = order.marker
+    topics: dict[str, list[int]] = {}
+    for topic, index in order.places:
+        topics.setdefault(topic, []).append(index)
+    return {
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "transaction_result": marker.committed,
+        "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
+        "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
+    }
+
+
+def _results(answer: memoryview | PeerFault, orders: list[_Order]) -> list[Results]:
+    """What came back for each order; an empty mapping where nothing did.
+
+    Answers name producers, not orders: two orders of one producer may be one row of the answer, or two.
+    """
+    if isinstance(answer, PeerFault):
+        log.info("markers were not written: %s", answer.reason)
+        return [{} for _ in orders]
+    try:
+        response = decode_response(WRITE_TXN_MARKERS, WRITE_TXN_MARKERS_VERSION, answer)
+    except MalformedAnswer as fault:
+        log.warning("an answer to WriteTxnMarkers could not be read: %s", fault)
+        return [{} for _ in orders]
+    by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    for row in response.markers:
+        found = by_producer.setdefault(row.producer_id, {})
+        for topic in row.topics:
+            for one in topic.partitions:
+                found[TopicPartition(topic.name, one.partition_index)] = ErrorCode(one.error_code.value)
+    return [by_producer.get(order.marker.producer_id, {}) for order in orders]

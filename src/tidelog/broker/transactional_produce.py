@@ -8,6 +8,7 @@ added now. Once the transaction is open in the partition's log, further batches 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tidelog.broker.transaction_verification import Asked, Results
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.protocol.produce import ProduceRequest
@@ -15,7 +16,6 @@ from tidelog.records.batch import ATTRIBUTES_POSITION, HEADER_SIZE, TRANSACTIONA
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.transaction_coordinator import Results
 
 ABORTABLE_SINCE_VERSION = 11
 TRANSACTIONS_V2_SINCE_VERSION = 12
@@ -24,6 +24,7 @@ _RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_COORDINATOR,
     }
 )
@@ -43,7 +44,7 @@ def has_transactional_records(request: ProduceRequest) -> bool:
 
 
 def permit(
-    broker: "Broker", request: ProduceRequest, version: int, permitted: "Callable[[Results], None]"
+    broker: "Broker", request: ProduceRequest, version: int, permitted: Callable[[Results], None]
 ) -> None:
     """Call `permitted`, perhaps at once, with the partitions whose batches must not be written, and why."""
     assert request.transactional_id is not None
@@ -51,6 +52,7 @@ def permit(
     refused: dict[TopicPartition, ErrorCode] = {}
     unverified: dict[TopicPartition, None] = {}
     producers: set[tuple[int, int]] = set()
+    verification = broker.transactions.verification
     for topic, partitions in request.topics:
         for index, records in partitions:
             partition, _ = broker.find_partition(topic, index)
@@ -60,7 +62,9 @@ def permit(
             producers.add((header.producer_id, header.producer_epoch))
             place = TopicPartition(partition.topic, index)
             known = partition.log.producers
-            if known.has_open_transaction(header.producer_id, header.producer_epoch):
+            if known.has_open_transaction(
+                header.producer_id, header.producer_epoch
+            ) and not verification.is_asking(place, header.producer_id):
                 continue
             if client_version >= 2 and header.base_sequence != 0 and not known.knows(header.producer_id):
                 # Every transaction of theirs starts a new epoch at sequence 0: something before it is lost.
@@ -74,13 +78,14 @@ def permit(
         permitted(refused)
         return
 
-    def answer(results: "Results") -> None:
+    def answer(results: Results) -> None:
         errors = {place: _shown(error, version) for place, error in results.items() if error}
         permitted({**errors, **refused})
 
     ((producer_id, producer_epoch),) = producers
-    broker.transactions.verify_or_add(
-        request.transactional_id, producer_id, producer_epoch, frozenset(unverified), client_version, answer
+    verification.verify_or_add(
+        Asked(request.transactional_id, producer_id, producer_epoch, frozenset(unverified), client_version),
+        answer,
     )
 
 

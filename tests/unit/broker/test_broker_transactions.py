@@ -10,7 +10,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 from node import START_MS, NodeUnderTest, joined
 
-from tidelog.broker import transaction_coordinator
+from tidelog.broker import transaction_markers
 from tidelog.broker.dispatch import PendingAnswer
 from tidelog.broker.partition import Partition
 from tidelog.model.errors import ErrorCode, Refused
@@ -417,8 +417,8 @@ def test_a_crash_between_the_decision_and_the_markers(
     add(node, pid, epoch, 0, 1)
     produce(node, pid, epoch)
     with monkeypatch.context() as without_markers:
-        refuse = lambda *_: ErrorCode.NOT_LEADER_OR_FOLLOWER  # noqa: E731
-        without_markers.setattr(transaction_coordinator, "write_marker", refuse)
+        refuse = lambda *arguments: arguments[-1](ErrorCode.NOT_LEADER_OR_FOLLOWER)  # noqa: E731
+        without_markers.setattr(transaction_markers, "write_marker", refuse)
         assert end(node, pid, epoch, committed) == 0
         assert state(node) == ("PrepareCommit" if committed else "PrepareAbort")
         assert end(node, pid, epoch, committed) == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -457,15 +457,16 @@ def test_markers_that_are_refused_are_sent_again(
     _, pid, epoch = init(node)
     add(node, pid, epoch, 0, 1)
     produce(node, pid, epoch)
-    write, refusals = transaction_coordinator.write_marker, []
+    write, refusals = transaction_markers.write_marker, []
 
-    def refuse_once(broker: Any, place: TopicPartition, marker: Any) -> ErrorCode:
+    def refuse_once(broker: Any, place: TopicPartition, marker: Any, then: Any) -> None:
         if place.partition == 1 and not refusals:
             refusals.append(place)
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return write(broker, place, marker)
+            then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            write(broker, place, marker, then)
 
-    monkeypatch.setattr(transaction_coordinator, "write_marker", refuse_once)
+    monkeypatch.setattr(transaction_markers, "write_marker", refuse_once)
     end(node, pid, epoch)
     assert state(node) == "PrepareCommit"
     assert partition(node).log.log_end_offset == 2 and partition(node, 1).log.log_end_offset == 0

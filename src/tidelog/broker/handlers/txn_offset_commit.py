@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.parking import Parked
+from tidelog.broker.transaction_verification import Asked, Results
 from tidelog.groups.commands import CommitOffsets, OffsetToCommit
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TopicPartition
@@ -18,7 +19,6 @@ from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TopicPartition
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import Request
-    from tidelog.broker.transaction_coordinator import Results
 
 LOADING_SINCE_VERSION = 2
 ABORTABLE_SINCE_VERSION = 4
@@ -50,7 +50,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     parked = Parked()
     place = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.partition_for(body.group_id))
 
-    def verified(results: "Results") -> None:
+    def verified(results: Results) -> None:
         error = _shown(results[place], version)
         if error:
             refused.update({(offset.topic, offset.partition): error for offset in offsets})
@@ -58,14 +58,11 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
         else:
             _commit(broker, request, tuple(offsets), refused, parked)
 
-    broker.transactions.verify_or_add(
-        body.transactional_id,
-        body.producer_id,
-        body.producer_epoch,
-        frozenset({place}),
-        2 if version >= TRANSACTIONS_V2_SINCE_VERSION else 0,
-        verified,
+    client_version = 2 if version >= TRANSACTIONS_V2_SINCE_VERSION else 0
+    asked = Asked(
+        body.transactional_id, body.producer_id, body.producer_epoch, frozenset({place}), client_version
     )
+    broker.transactions.verification.verify_or_add(asked, verified)
     return parked
 
 
@@ -110,9 +107,12 @@ def _shown(error: ErrorCode, version: int) -> ErrorCode:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < TRANSACTIONS_V2_SINCE_VERSION:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    if error is ErrorCode.NOT_COORDINATOR:
-        # This names the group's coordinator to the client, which it has found already.
+    if error in (ErrorCode.NOT_COORDINATOR, ErrorCode.NETWORK_EXCEPTION):
+        # The first names the group's coordinator to the client, which it has found already; the second it may
+        # not know how to retry.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return ErrorCode.NOT_COORDINATOR
     return error
 
 

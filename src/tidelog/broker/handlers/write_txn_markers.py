@@ -6,9 +6,13 @@ copy is refused when the next transaction is open (KIP-1228).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.group_answers import Gathered
+from tidelog.broker.parking import Parked
 from tidelog.broker.transaction_markers import Marker, write_marker
+from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 
 if TYPE_CHECKING:
@@ -16,27 +20,48 @@ if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
 
 
-def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
-    """Answer each marker and partition on its own."""
-    return {"markers": [_write(broker, asked) for asked in request.body.markers]}
+def handle(broker: "Broker", request: "Request") -> Parked:
+    """Answer each marker and partition on its own, when the last of them is replicated or refused."""
+    wanted = [
+        (_marker(asked), TopicPartition(topic.name, index))
+        for asked in request.body.markers
+        for topic in asked.topics
+        for index in topic.partition_indexes
+    ]
+    gathered = Gathered(len(wanted), lambda errors: _answer(request.body, errors))
+    for number, (marker, place) in enumerate(wanted):
+        write_marker(broker, place, marker, partial(gathered.put, number))
+    return gathered.parked
 
 
-def _write(broker: "Broker", asked: Any) -> Mapping[str, object]:
-    marker = Marker(
+def _marker(asked: Any) -> Marker:
+    return Marker(
         asked.producer_id,
         asked.producer_epoch,
         asked.transaction_result,
         asked.coordinator_epoch,
         getattr(asked, "transaction_version", 0),
     )
-    topics = []
-    for topic in asked.topics:
-        rows = [
+
+
+def _answer(body: Any, errors: list[ErrorCode]) -> Mapping[str, object]:
+    """The errors, in the order of the request, under their markers and topics."""
+    left = iter(errors)
+    return {
+        "markers": [
             {
-                "partition_index": index,
-                "error_code": write_marker(broker, TopicPartition(topic.name, index), marker),
+                "producer_id": asked.producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [
+                            {"partition_index": index, "error_code": next(left)}
+                            for index in topic.partition_indexes
+                        ],
+                    }
+                    for topic in asked.topics
+                ],
             }
-            for index in topic.partition_indexes
+            for asked in body.markers
         ]
-        topics.append({"name": topic.name, "partitions": rows})
-    return {"producer_id": asked.producer_id, "topics": topics}
+    }
