@@ -17,6 +17,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import statistics
 import sys
 import tempfile
@@ -25,7 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import network
-from cluster_faults import FAULTS, Scene, small_disk
+from broker_process import free_port
+from cluster_faults import FAULTS, ZOOKEEPER_HOST, Scene, small_disk
 from cluster_workload import (
     COPIERS,
     PARTITIONS,
@@ -47,6 +49,7 @@ from replica_logs import differences
 from transaction_worker import INPUT, OUTPUT
 
 from tidelog.server.cluster_view import NoView
+from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.cluster import BrokerNotStarted, RunningCluster
 
 SETTINGS = {
@@ -71,6 +74,19 @@ PLANTED_SENDS_MAX = 400_000
 ENSEMBLE_SIZE = 3
 
 
+def free_port_run(count: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        first = free_port()
+        if first + count < 60_000 and all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -85,15 +101,13 @@ class Run:
         self.history_folder.mkdir(parents=True)
         (folder / "data").mkdir()
         self.network: network.PrivateNetwork | None = None
-        self.ensemble: object | None = None
+        self.ensemble: ZookeeperServers | None = None
         self.session_seconds = SESSION_SECONDS[options.store]
         self.begun = time.monotonic()
         self.figures: dict[str, object] = {}
         self.recorder = Recorder(self.history_folder / "faults.jsonl")
         if network.inside():
-            hosts = [f"broker-{number}" for number in range(1, 5)]
-            hosts += [f"zookeeper-{n}" for n in range(1, 4)] if options.store == "zookeeper" else []
-            self.network = network.PrivateNetwork(hosts)
+            self.network = network.PrivateNetwork([f"broker-{number}" for number in range(1, 5)])
         self.cluster = self._cluster()
         stack.callback(self.cluster.close)
         self.clients = self._clients()
@@ -135,16 +149,12 @@ class Run:
         return self.network.prefix(f"broker-{broker_id}")
 
     def _start_ensemble(self) -> str:
-        from zookeeper_ensemble import Ensemble
-
-        hosts = None
-        if self.network is not None:
-            hosts = {n: f"zookeeper-{n}" for n in range(1, ENSEMBLE_SIZE + 1)}
-        ensemble = Ensemble(self.folder / "zookeeper", ENSEMBLE_SIZE, self.network, hosts)
-        self.stack.callback(ensemble.close)
-        ensemble.start_all()
-        self.ensemble = ensemble
-        return f"{ensemble.connect_string}/chaos"
+        host = "127.0.0.1" if self.network is None else self.network.add_alias(ZOOKEEPER_HOST, 250)
+        self.ensemble = ZookeeperServers(
+            self.folder / "zookeeper", port=free_port_run(ENSEMBLE_SIZE), count=ENSEMBLE_SIZE, host=host
+        )
+        self.stack.enter_context(self.ensemble)
+        return f"{self.ensemble.connect_string}/chaos"
 
     def bootstrap(self) -> str:
         if self.network is None:
@@ -170,11 +180,7 @@ class Run:
     def _arm(self) -> None:
         if self.has_small_disk:
             self.scene.small_disk = (3, self.small_disk_folder)
-        if self.ensemble is not None:
-            self.scene.zookeeper = self.ensemble  # type: ignore[assignment]
-            self.scene.zookeeper_hosts = tuple(
-                f"zookeeper-{n}" for n in range(1, ENSEMBLE_SIZE + 1) if self.network is not None
-            )
+        self.scene.zookeeper = self.ensemble
 
     # The run
 

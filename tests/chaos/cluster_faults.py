@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cluster_workload import PARTITIONS, Probe
 from confluent_kafka import KafkaException
@@ -27,21 +27,15 @@ from replica_logs import stored_batches
 from transaction_worker import INPUT, OUTPUT
 
 from tidelog.server.cluster_view import NoView
+from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.cluster import BrokerNotStarted, RunningCluster
 
 HEARD_SECONDS_MAX = 45.0
 WHOLE_SECONDS_MAX = 60.0
 BROKER_HOST = "broker-{}"
+ZOOKEEPER_HOST = "zookeeper"
 ELECTION_NOT_NEEDED = 84
 DIVERGED_RECORDS = 40
-
-
-class Zookeeper(Protocol):
-    """An ensemble that can be hurt."""
-
-    def kill_leader(self) -> int: ...
-    def kill_all(self) -> None: ...
-    def start_all(self) -> None: ...
 
 
 class Scene:
@@ -58,8 +52,7 @@ class Scene:
         self.cluster, self.probe, self.recorder, self.random = cluster, probe, recorder, rand
         self.session_seconds = session_seconds
         self.network: PrivateNetwork | None = None
-        self.zookeeper: Zookeeper | None = None
-        self.zookeeper_hosts: tuple[str, ...] = ()
+        self.zookeeper: ZookeeperServers | None = None
         self.small_disk: tuple[int, Path] | None = None
         """A broker and the folder of its tmpfs."""
         self.outages: dict[str, list[float]] = defaultdict(list)
@@ -514,22 +507,27 @@ def isolate_leader(scene: Scene, name: str) -> None:
 def zookeeper_leader(scene: Scene, name: str) -> None:
     """kill -9 of the ensemble's leader; sessions move to the others."""
     assert scene.zookeeper is not None
+    leader = next(n for n in range(scene.zookeeper.count) if scene.zookeeper.mode(n) == "leader")
     since = scene.strike(name)
-    scene.zookeeper.kill_leader()
+    scene.zookeeper.kill(leader)
     scene.hold(2.0, 5.0)
-    scene.zookeeper.start_all()
+    scene.zookeeper.restart(leader)
     scene.quiet_seconds(name, since)
     scene.whole(name)
     scene.make_topic(name)
+    scene.zookeeper.wait_ready()
 
 
 def zookeeper_outage(scene: Scene, name: str) -> None:
     """The whole ensemble is gone for a while: partitions go on; then metadata can be changed again."""
     assert scene.zookeeper is not None
     since = scene.strike(name)
-    scene.zookeeper.kill_all()
+    for number in range(scene.zookeeper.count):
+        scene.zookeeper.kill(number)
     scene.hold(2.0, scene.session_seconds + 4.0)
-    scene.zookeeper.start_all()
+    for number in range(scene.zookeeper.count):
+        scene.zookeeper.restart(number)
+    scene.zookeeper.wait_ready()
     scene.quiet_seconds(name, since)
     scene.whole(name)
     scene.make_topic(name)
@@ -540,8 +538,7 @@ def session_expiry(scene: Scene, name: str) -> None:
     assert scene.network is not None
     leader = scene.leader()
     since = scene.strike(name)
-    for host in scene.zookeeper_hosts:
-        scene.network.cut(scene.host(leader), host)
+    scene.network.cut_one_way(scene.host(leader), ZOOKEEPER_HOST)
     scene.hold(scene.session_seconds + 2.0, scene.session_seconds + 5.0)
     scene.network.heal()
     scene.quiet_seconds(name, since)

@@ -88,6 +88,12 @@ class PrivateNetwork:
         _ip("-n", host, "addr", "add", f"{self.addresses[host]}/24", "dev", "eth0")
         _ip("-n", host, "link", "set", "eth0", "up")
 
+    def add_alias(self, host: str, number: int) -> str:
+        """One more address of the hub, as a host that others can be cut from, one way; the address."""
+        self.addresses[host] = f"10.77.0.{number}"
+        _ip("addr", "add", f"{self.addresses[host]}/24", "dev", HUB)
+        return self.addresses[host]
+
     def prefix(self, host: str) -> list[str]:
         """What to put before a command so that it runs on a host."""
         return ["nsenter", f"--net=/run/netns/{host}"]
