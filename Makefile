@@ -9,7 +9,7 @@ DATA ?= data
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo test check format bench bench-short crash fuzz exactly-once simulation conformance \
+.PHONY: help up demo test check format bench bench-short crash fuzz exactly-once chaos chaos-short simulation conformance \
 	conformance-kafka-python setup clean
 
 help: ## Show this list
@@ -51,6 +51,16 @@ fuzz: $(STAMP) ## The long fuzz test: a million hostile frames (CI runs 120,000)
 
 exactly-once: $(STAMP) ## The long exactly-once test: 200,000 records through transactions, workers and broker killed
 	@$(BIN)/python tests/chaos/exactly_once.py --records 200000
+
+chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then every fault, on both stores (50 minutes)
+	@tests/conformance/setup
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --verbose
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader --store zookeeper
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --store zookeeper --verbose
+
+chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and controllers killed, a diverged tail
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 1 --faults kill-leader,kill-controller,diverge
 
 simulation: $(STAMP) ## Thousands of seeds of groups and transactions (1,000 of each world), and every mutant caught
 	@TIDELOG_SIMULATION_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
