@@ -48,7 +48,7 @@ def test_a_replica_may_lack_the_end_and_the_beginning(folders: dict[int, Path]) 
         ([*VALUES[:4], b"other", *VALUES[5:]], 0),
         (VALUES[:4] + VALUES[3:], 0),
         (VALUES, 1),
-        ([*VALUES, b"more"][:4] + [b"tail"], 0),
+        ([*VALUES[:4], b"tail"], 0),
     ],
     ids=["changed", "repeated", "other epoch", "diverged tail"],
 )
