@@ -8,156 +8,43 @@ Deliberate difference: `segment.bytes` may be as small as in Kafka before 4.0 (1
 small segments can be tried out and tested without a hidden setting.
 """
 
-from dataclasses import dataclass
-from enum import Enum, IntEnum
+from tidelog.model.replication_settings import REPLICATION_SETTINGS
+from tidelog.model.setting_rows import (
+    DAY_MS,
+    HOUR_MS,
+    INT32_MAX,
+    INT64_MAX,
+    MINUTE_MS,
+    SECOND_MS,
+    Importance,
+    Scope,
+    Setting,
+    SettingType,
+    SettingValue,
+    Synonym,
+    UpdateMode,
+)
+from tidelog.model.setting_rows import broker_setting as _broker
+from tidelog.model.setting_rows import topic_setting as _topic
 
-SettingValue = bool | int | float | str | tuple[str, ...] | None
-
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
-
-SECOND_MS = 1000
-MINUTE_MS = 60 * SECOND_MS
-HOUR_MS = 60 * MINUTE_MS
-DAY_MS = 24 * HOUR_MS
-
-
-class SettingType(IntEnum):
-    """The type of a setting; the number is the one DescribeConfigs sends."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    PASSWORD = 9
-
-
-class Scope(Enum):
-    """What a setting belongs to."""
-
-    BROKER = "broker"
-    TOPIC = "topic"
-
-
-class UpdateMode(Enum):
-    """How a setting of a running broker changes; topic settings always change by topic."""
-
-    READ_ONLY = "read-only"
-    PER_BROKER = "per-broker"
-    CLUSTER_WIDE = "cluster-wide"
-    TOPIC = "topic"
-
-
-class Importance(Enum):
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-
-@dataclass(frozen=True, slots=True)
-class Synonym:
-    """A broker setting that gives a topic setting its default, in its own unit (`factor` converts it)."""
-
-    name: str
-    factor: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table."""
-
-    name: str
-    type: SettingType
-    default: SettingValue
-    documentation: str
-    scope: Scope
-    update_mode: UpdateMode
-    importance: Importance
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str | int, ...] = ()
-    synonyms: tuple[Synonym, ...] = ()
-    inert: bool = False
-
-    @property
-    def sensitive(self) -> bool:
-        """Whether the value must never be shown."""
-        return self.type is SettingType.PASSWORD
-
-    @property
-    def read_only(self) -> bool:
-        return self.update_mode is UpdateMode.READ_ONLY
-
-    def __repr__(self) -> str:
-        return f"<Setting {self.name} {self.type.name.lower()} default={self.default!r}>"
-
+__all__ = [
+    "BROKER_SETTINGS",
+    "INT32_MAX",
+    "INT64_MAX",
+    "TOPIC_SETTINGS",
+    "Scope",
+    "Setting",
+    "SettingType",
+    "SettingValue",
+    "Synonym",
+    "UpdateMode",
+]
 
 _BOOLEAN, _STRING, _INT, _SHORT = SettingType.BOOLEAN, SettingType.STRING, SettingType.INT, SettingType.SHORT
 _LONG, _DOUBLE, _LIST = SettingType.LONG, SettingType.DOUBLE, SettingType.LIST
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _GZIP_LEVELS = (-1, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-
-
-def _broker(
-    name: str,
-    type: SettingType,
-    default: SettingValue,
-    importance: Importance,
-    documentation: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str | int, ...] = (),
-    update_mode: UpdateMode = UpdateMode.READ_ONLY,
-    inert: bool = False,
-) -> Setting:
-    return Setting(
-        name,
-        type,
-        default,
-        documentation,
-        Scope.BROKER,
-        update_mode,
-        importance,
-        minimum,
-        maximum,
-        choices,
-        (),
-        inert,
-    )
-
-
-def _topic(
-    name: str,
-    type: SettingType,
-    default: SettingValue,
-    documentation: str,
-    *synonyms: Synonym,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str | int, ...] = (),
-    inert: bool = False,
-) -> Setting:
-    return Setting(
-        name,
-        type,
-        default,
-        documentation,
-        Scope.TOPIC,
-        UpdateMode.TOPIC,
-        _MEDIUM,
-        minimum,
-        maximum,
-        choices,
-        synonyms,
-        inert,
-    )
-
-
 _CLUSTER = UpdateMode.CLUSTER_WIDE
 
 _NODE = (
@@ -634,7 +521,7 @@ _OWN = (
 
 BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
-    for group in (_NODE, _NETWORK, _DATA, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, _OWN)
+    for group in (_NODE, _NETWORK, _DATA, REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, _OWN)
     for setting in group
 }
 
