@@ -6,7 +6,8 @@ what would block it.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -22,6 +23,7 @@ from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
 from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.replication import Replication
 from tidelog.broker.store_session import OpenStore
 from tidelog.broker.timers import Timers
 from tidelog.broker.transaction_coordinator import (
@@ -33,10 +35,11 @@ from tidelog.controller.commands import ShutDownBroker
 from tidelog.coordination.embedded import EmbeddedStore
 from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from tidelog.model.image import ClusterImage, TopicImage
+from tidelog.model.identifiers import TopicPartition
+from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import Endpoint, MetadataRecord
 from tidelog.model.ports import Clock
+from tidelog.model.replication_settings import RACK_AWARE_SELECTOR
 from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.api_versions import Feature
 from tidelog.storage.disk import Disk
@@ -87,11 +90,15 @@ class Broker:
             settings.get_int("max.incremental.fetch.session.cache.slots"), random
         )
         self.fetch_bytes_max = settings.get_int("fetch.max.bytes")
+        #: whether consumers are sent to a replica in their rack
+        self.rack_aware_reads = settings.get("replica.selector.class") == RACK_AWARE_SELECTOR
         self.disk = disk
         self.log_directories: LogDirectories
         self._open_store = open_store or (self._open_embedded if store is None else lambda: store)
         self.metadata: Metadata
+        #: the replicas here that lead their partition, and those that follow (see replication)
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self.followed: dict[tuple[str, int], Partition] = {}
         self.progressed: list[Partition] = []
         #: topics with a log that the disk would not let us open
         self.unopened_topics: set[str] = set()
@@ -101,6 +108,7 @@ class Broker:
         self.turn_ms = clock.now_ms()
         self.flusher = Flusher(background, self._flushed, self._flush_failed)
         self.housekeeping: Housekeeping
+        self.replication = Replication(self)
         self.producer_ids: ProducerIds
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
@@ -137,12 +145,11 @@ class Broker:
         self.transactions = TransactionCoordinator(self)
         self._adopt_settings(image)
         self._set_strays_aside(image)
-        for topic in image.topics.values():
-            self._open_topic(topic)
+        self.housekeeping = Housekeeping(self)
+        self.replication.open_all(image)
         self.log_directories.take_back_recovery_points()
         self.metadata.listen(self._image_changed)
         self.image_version = image.version
-        self.housekeeping = Housekeeping(self)
         self.housekeeping.start()
 
     def _open_embedded(self) -> CoordinationStore:
@@ -159,16 +166,27 @@ class Broker:
             name, index = stored.topic_partition
             topic = image.topics.get(name)
             noted_id = read_topic_id(self.disk, stored.path)
-            if topic is not None and index < len(topic.partitions) and noted_id in (None, topic.topic_id):
+            assigned = (
+                topic is not None
+                and index < len(topic.partitions)
+                and self.node_id in topic.partitions[index].replicas
+            )
+            if topic is not None and assigned and noted_id in (None, topic.topic_id):
                 continue
             aside = self.log_directories.set_aside(stored, UUID(int=self.random.getrandbits(128), version=4))
-            log.warning("%s belongs to no topic of this cluster and was set aside as %s", stored.path, aside)
+            log.warning("%s is no replica of this broker and was set aside as %s", stored.path, aside)
 
     def register(self, then: Callable[[Refused | None], None]) -> None:
         """Tell the cluster that this broker is here and where to reach it; `then` when the cluster knows."""
         directories = self.log_directories.directories
         disk_id = directories[0].directory_id if directories else ""
-        self.metadata.start(Registration(self.endpoints, self.settings.rack, disk_id), then)
+
+        def registered(refused: Refused | None) -> None:
+            if refused is None:
+                self.replication.activate()
+            then(refused)
+
+        self.metadata.start(Registration(self.endpoints, self.settings.rack, disk_id), registered)
 
     def hand_over(self, then: Callable[[], None]) -> None:
         """Before a clean stop: have the other brokers lead what this one leads, as far as they can."""
@@ -187,6 +205,7 @@ class Broker:
 
     def stop_chores(self) -> None:
         """Begin no more work in the background, so that what is under way can be waited for."""
+        self.replication.stop()
         self.housekeeping.stop()
 
     def close(self) -> None:
@@ -201,8 +220,17 @@ class Broker:
         """The partition if this broker leads it."""
         return self.partitions.get((topic, index))
 
+    def replica(self, topic: str, index: int) -> Partition | None:
+        """The replica of a partition on this broker, in either role."""
+        key = (topic, index)
+        return self.partitions.get(key) or self.followed.get(key)
+
+    def replicas(self) -> Iterator[Partition]:
+        """All replicas on this broker."""
+        return chain(self.partitions.values(), self.followed.values())
+
     def find_partition(self, topic: str | UUID, index: int) -> tuple[Partition | None, ErrorCode]:
-        """The partition by its topic's name or id, or the error that says why there is none."""
+        """The led partition by its topic's name or id, or the error that says why there is none."""
         if isinstance(topic, str):
             name: str | None = topic
         else:
@@ -211,8 +239,16 @@ class Broker:
                 return None, ErrorCode.UNKNOWN_TOPIC_ID
         partition = self.partitions.get((name, index))  # type: ignore[arg-type]
         if partition is None:
-            return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return None, self.absence(name, index)  # type: ignore[arg-type]
         return partition, ErrorCode.NONE
+
+    def absence(self, topic: str, index: int) -> ErrorCode:
+        """Why a partition is not led here: another broker should lead it, or it does not exist."""
+        state = self.image.partition(topic, index)
+        elsewhere = state is not None and state.leader != self.node_id
+        if elsewhere or (topic, index) in self.followed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @staticmethod
     def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:
@@ -232,8 +268,8 @@ class Broker:
         self.housekeeping.checkpoint()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """The high watermark of every partition led here."""
-        return {TopicPartition(*key): partition.high_watermark for key, partition in self.partitions.items()}
+        """The high watermark of every replica here."""
+        return {TopicPartition(each.topic, each.index): each.high_watermark for each in self.replicas()}
 
     def note_progress(self, partition: Partition) -> None:
         """Have the partition's waiters woken at the end of this turn."""
@@ -247,6 +283,8 @@ class Broker:
             partition.progressing = False
         for partition in progressed:
             self.parking.wake(partition)
+        if self.replication.feeds.due:
+            self.replication.feeds.answer_due()
 
     def _flushed(self, partition: Partition) -> None:
         self.parking.wake(partition)
@@ -263,19 +301,9 @@ class Broker:
         self.image_version = new.version
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
-        for name, topic in new.topics.items():
-            before = old.topics.get(name)
-            if before is topic:
-                continue
-            if before is not None and before.topic_id != topic.topic_id:
-                self._delete_topic(before)
-            if before is None or len(before.partitions) != len(topic.partitions):
-                self._open_topic(topic)
-            if before is not None and before.configs != topic.configs:
-                self._reconfigure_topic(topic)
-        for name, before in old.topics.items():
-            if name not in new.topics:
-                self._delete_topic(before)
+        self.replication.image_changed(old, new)
+        if self.progressed:
+            self.wake_progressed()
 
     def _adopt_settings(self, image: ClusterImage) -> None:
         cluster = image.broker_configs.get(CLUSTER_DEFAULTS, {})
@@ -283,43 +311,7 @@ class Broker:
         self.settings = self.static_settings.with_dynamic(cluster, own)
         self.fetch_bytes_max = self.settings.get_int("fetch.max.bytes")
         for topic in image.topics.values():
-            self._reconfigure_topic(topic)
-
-    def _open_topic(self, topic: TopicImage) -> None:
-        """Open the logs of a topic's partitions that this broker leads and that are not open yet."""
-        config = self.settings.log_config(topic.configs)
-        walk_always = self.settings.get_str("tidelog.validate.records") == "always"
-        for index, state in enumerate(topic.partitions):
-            key = (topic.name, index)
-            if key in self.partitions or state.leader != self.node_id:
-                continue
-            try:
-                partition_log = self.log_directories.open_log(
-                    TopicPartition(topic.name, index),
-                    config,
-                    now_ms=self.clock.now_ms(),
-                    topic_id=topic.topic_id,
-                    producer_id_expiration_ms=self.settings.get_int("producer.id.expiration.ms"),
-                )
-            except OSError as fault:
-                # Clients are told that there is no such partition here, and retry; so does housekeeping.
-                log.error("the log of %s-%d could not be opened: %s", *key, fault)
-                self.unopened_topics.add(topic.name)
-                continue
-            partition = Partition(
-                topic.name,
-                topic.topic_id,
-                index,
-                partition_log,
-                state.leader_epoch,
-                walk_always=walk_always,
-                decompressed_bytes_max=self.settings.get_int("tidelog.decompressed.bytes.max"),
-            )
-            self.partitions[key] = partition
-            if topic.name == GROUP_METADATA_TOPIC:
-                self.groups.load(index)
-            elif topic.name == TRANSACTION_STATE_TOPIC:
-                self.transactions.load(index)
+            self.replication.reconfigure_topic(topic)
 
     def open_unopened(self) -> None:
         """Try again to open the logs that could not be opened."""
@@ -327,28 +319,7 @@ class Broker:
         for name in names:
             topic = self.image.topics.get(name)
             if topic is not None:
-                self._open_topic(topic)
-
-    def _reconfigure_topic(self, topic: TopicImage) -> None:
-        config = self.settings.log_config(topic.configs)
-        for index in range(len(topic.partitions)):
-            partition = self.partitions.get((topic.name, index))
-            if partition is not None and partition.config != config:
-                partition.reconfigure(config)
-
-    def _delete_topic(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            partition = self.partitions.pop((topic.name, index), None)
-            if partition is None:
-                continue
-            if topic.name == GROUP_METADATA_TOPIC:
-                self.groups.unload(index)
-            elif topic.name == TRANSACTION_STATE_TOPIC:
-                self.transactions.unload(index)
-            for waiter in list(partition.waiters):
-                self.parking.finish(waiter, expired=True)
-            self.housekeeping.delete_log(partition)
-        self.groups.topic_deleted(topic.name)
+                self.replication.place_topic(topic)
 
     def __repr__(self) -> str:
         return f"<Broker {self.node_id} partitions={len(self.partitions)} parked={self.parking.count}>"

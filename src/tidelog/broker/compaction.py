@@ -102,7 +102,7 @@ class Compaction:
         broker = self._broker
         now_ms = broker.clock.now_ms()
         best: tuple[Partition, CleaningPlan] | None = None
-        for partition in broker.partitions.values():
+        for partition in broker.replicas():
             if not partition.config.compacted or partition in self._uncleanable:
                 continue
             plan = plan_cleaning(

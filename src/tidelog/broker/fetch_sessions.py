@@ -10,6 +10,7 @@ all in turn.
 
 from collections import OrderedDict
 from random import Random
+from typing import Any, Protocol
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
@@ -35,16 +36,23 @@ class CachedPartition:
         self.log_start_offset = -1
 
 
+class Feed(Protocol):
+    """What a follower's session has besides: see follower_feeds."""
+
+    def close(self) -> None: ...
+
+
 class FetchSession:
     """One client's session."""
 
-    __slots__ = ("epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = ("epoch", "feed", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
     def __init__(self, session_id: int, now_ms: int, uses_topic_ids: bool) -> None:
         self.session_id = session_id
         self.epoch = 1
         self.last_used_ms = now_ms
         self.uses_topic_ids = uses_topic_ids
+        self.feed: Feed | None = None
         self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
 
     def update(self, request: FetchRequest) -> None:
@@ -65,7 +73,7 @@ class FetchSession:
         self.epoch = 1 if self.epoch == INT32_MAX else self.epoch + 1
         self.last_used_ms = now_ms
 
-    def has_news(self, key: PartitionKey, fetched: "PartitionFetched[object]") -> bool:  # type: ignore[type-var]
+    def has_news(self, key: PartitionKey, fetched: "PartitionFetched[Any]") -> bool:
         """Whether an incremental answer must mention a partition; remembers what is told."""
         cached = self.partitions.get(key)
         if cached is None:
@@ -106,16 +114,19 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(
-        self, request: FetchRequest, now_ms: int, uses_topic_ids: bool
+        self, request: FetchRequest, now_ms: int, uses_topic_ids: bool, *, privileged: bool = False
     ) -> tuple[FetchSession | None, bool, ErrorCode]:
-        """Find or open the session of a request: (session, whether it was just opened, error)."""
+        """Find or open the session of a request: (session, whether it was just opened, error).
+
+        A privileged one, a follower's, always finds room.
+        """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (OPENING_EPOCH, CLOSING_EPOCH):
             if session_id != NO_SESSION:
-                self._sessions.pop(session_id, None)
+                self.drop(session_id)
             if epoch == CLOSING_EPOCH:
                 return None, False, ErrorCode.NONE
-            return self._open(request, now_ms, uses_topic_ids), True, ErrorCode.NONE
+            return self._open(request, now_ms, uses_topic_ids, privileged), True, ErrorCode.NONE
         session = self._sessions.get(session_id)
         if session is None:
             return None, False, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -126,14 +137,24 @@ class FetchSessions:
         session.update(request)
         session.advance(now_ms)
         if not session.partitions:
-            del self._sessions[session_id]
+            self.drop(session_id)
             return None, False, ErrorCode.NONE
         self._sessions.move_to_end(session_id)
         return session, False, ErrorCode.NONE
 
-    def _open(self, request: FetchRequest, now_ms: int, uses_topic_ids: bool) -> FetchSession | None:
+    def drop(self, session_id: int) -> None:
+        """End a session, if it exists."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.feed is not None:
+            session.feed.close()
+
+    def _open(
+        self, request: FetchRequest, now_ms: int, uses_topic_ids: bool, privileged: bool
+    ) -> FetchSession | None:
         """Open a session, or return None when there is no room and the client goes on without one."""
-        if not any(partitions for _, partitions in request.topics) or not self._make_room(now_ms):
+        if not any(partitions for _, partitions in request.topics):
+            return None
+        if not privileged and not self._make_room(now_ms):
             return None
         session_id = self._random.randint(1, INT32_MAX)
         while session_id in self._sessions:
@@ -151,5 +172,5 @@ class FetchSessions:
         oldest_id, oldest = next(iter(self._sessions.items()))
         if now_ms - oldest.last_used_ms < EVICTION_AGE_MS:
             return False
-        del self._sessions[oldest_id]
+        self.drop(oldest_id)
         return True

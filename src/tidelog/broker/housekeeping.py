@@ -90,7 +90,7 @@ class Housekeeping:
         now_ms = self._broker.clock.now_ms()
         names_left = NAMES_PER_TICK
         seen_bytes = self._seen_bytes
-        for partition in self._broker.partitions.values():
+        for partition in self._broker.replicas():
             config = partition.config
             if partition.flushes and (
                 partition.unflushed_messages >= config.flush_messages
@@ -116,7 +116,7 @@ class Housekeeping:
     def retain(self) -> None:
         """Delete the segments that retention lets go."""
         now_ms = self._broker.clock.now_ms()
-        for partition in list(self._broker.partitions.values()):
+        for partition in list(self._broker.replicas()):
             plan = partition.log.retention_plan(now_ms, partition.high_watermark)
             if not plan:
                 continue
@@ -148,21 +148,21 @@ class Housekeeping:
 
     def delete_log(self, partition: Partition) -> None:
         """Take the log of a deleted partition out of use and remove its folder a little later."""
-        broker = self._broker
         self._seen_bytes.pop(partition, None)
         self._unwritten_indexes.pop(partition, None)
         self._compaction.forget(partition)
-        deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
+        place = TopicPartition(partition.topic, partition.index)
         try:
-            folder = broker.log_directories.delete_log(
-                TopicPartition(partition.topic, partition.index), deletion_id
-            )
+            self.discard_log(place, partition.config.file_delete_delay_ms)
         except OSError as fault:
             log.error("the folder of %s could not be renamed: %s", partition, fault)
-            return
-        self._later(
-            partition.config.file_delete_delay_ms, lambda: broker.log_directories.remove_folder(folder)
-        )
+
+    def discard_log(self, place: TopicPartition, delay_ms: int) -> None:
+        """Take an open log out of use and remove its folder a little later."""
+        broker = self._broker
+        deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
+        folder = broker.log_directories.delete_log(place, deletion_id)
+        self._later(delay_ms, lambda: broker.log_directories.remove_folder(folder))
 
     def _remove_folder(self, folder: str) -> None:
         directories = self._broker.log_directories
@@ -188,7 +188,7 @@ class Housekeeping:
         Not right when they roll: the system writes them out by itself within half a minute, and a flush
         that comes after that costs nearly nothing.
         """
-        for partition in self._broker.partitions.values():
+        for partition in self._broker.replicas():
             if partition.log.active.base_offset > partition.log.recovery_checkpoint:
                 self._broker.flusher.request_closed(partition)
         self.checkpoint()
@@ -213,7 +213,7 @@ class Housekeeping:
 
     def _expire_producers(self) -> None:
         now_ms = self._broker.clock.now_ms()
-        for partition in self._broker.partitions.values():
+        for partition in self._broker.replicas():
             partition.log.producers.expire(now_ms)
 
 

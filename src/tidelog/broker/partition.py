@@ -1,11 +1,14 @@
-"""One replica of a partition on this broker: leadership, offsets, the high watermark, and who waits for it.
+"""One replica of a partition on this broker: its role, offsets, the high watermark, and who waits for it.
 
 The leader checks a produced batch, asks the producer state whether it is a retry, gives it the next offset
-and appends it. With one replica in sync the high watermark is the end of the log.
+and appends it. The only replica of a partition has its high watermark at the end of the log; with followers
+it is where `LeaderReplicas` says, and never goes back. A follower appends batches as the leader has them; its
+watermark follows the leader's, no further than its own log, and goes back only when the log is cut.
 
 What an acknowledgement promises: the batch is in the log of this process (it survives a kill of the
-process). It is on the disk as well when the topic's `flush.messages` or `flush.ms` asked for that: the
-append that crosses `flush.messages` is not acknowledged before the fsync that covers it.
+process), with acks=all also in the logs of the in-sync followers. It is on the disk as well when the topic's
+`flush.messages` or `flush.ms` asked for that: the append that crosses `flush.messages` is not acknowledged
+before the fsync that covers it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +17,21 @@ from uuid import UUID
 
 from tidelog.broker.parking import Waiter
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.model.identifiers import NO_LEADER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.model.log_config import INT64_MAX, LogConfig
-from tidelog.records.batch import BatchHeader, patch_offset_and_epoch, read_header
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    BatchHeader,
+    crc_matches,
+    patch_offset_and_epoch,
+    read_header,
+)
 from tidelog.records.builder import build_batch, build_control_batch
-from tidelog.records.record import Record, iterate_records
+from tidelog.records.record import Record
 from tidelog.records.validation import ProduceRules, check_produced
+from tidelog.replication.follower import Position
+from tidelog.replication.leader import LeaderReplicas
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import Duplicate
 
@@ -36,7 +48,7 @@ class Appended(NamedTuple):
 
 
 class Partition:
-    """A partition this broker leads."""
+    """A replica of a partition, leading it or following; `lead` and `follow` give it its role."""
 
     __slots__ = (
         "appended_bytes",
@@ -47,9 +59,12 @@ class Partition:
         "high_watermark",
         "index",
         "leader_epoch",
+        "leader_id",
+        "leads",
         "log",
         "plain",
         "progressing",
+        "replicas",
         "rules",
         "segment_bytes",
         "topic",
@@ -68,6 +83,7 @@ class Partition:
         log: PartitionLog,
         leader_epoch: int,
         *,
+        high_watermark: int = 0,
         walk_always: bool = False,
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> None:
@@ -76,7 +92,11 @@ class Partition:
         self.index = index
         self.log = log
         self.leader_epoch = leader_epoch
-        self.high_watermark = log.log_end_offset
+        self.leader_id = NO_LEADER
+        self.leads = False
+        #: what the leader knows of its followers; None for a follower, and where there are no others
+        self.replicas: LeaderReplicas | None = None
+        self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         self.walk_always = walk_always
         self.decompressed_bytes_max = decompressed_bytes_max
         self.waiters: dict[Waiter, None] = {}
@@ -104,6 +124,124 @@ class Partition:
         #: whether checking a batch changes nothing in it, and nothing waits for the disk
         self.plain = not (self.flushes or rules.walks or rules.log_append_time or rules.codec is not None)
         self.log.reconfigure(config)
+
+    # -- the role
+
+    def lead(self, node_id: int, leader_epoch: int, replicas: LeaderReplicas | None, now_ms: int) -> bool:
+        """Lead the partition, or go on with other replicas; say whether the high watermark moved."""
+        if leader_epoch > self.leader_epoch or not self.leads:
+            self.log.begin_epoch(leader_epoch)
+        self.leads = True
+        self.leader_id = node_id
+        self.leader_epoch = leader_epoch
+        self.replicas = replicas
+        return self.advance_high_watermark(now_ms)
+
+    def follow(self, leader_id: int, leader_epoch: int) -> None:
+        """Follow a leader; NO_LEADER while there is none."""
+        self.leads = False
+        self.replicas = None
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
+
+    def advance_high_watermark(self, now_ms: int) -> bool:
+        """As leader: move the high watermark as far as the replicas allow; say whether it moved."""
+        end_offset = self.log.log_end_offset
+        if self.replicas is not None:
+            end_offset = self.replicas.watermark(
+                self.high_watermark, end_offset, self.config.min_insync_replicas, now_ms
+            )
+        if end_offset <= self.high_watermark:
+            return False
+        self.high_watermark = end_offset
+        return True
+
+    def not_enough_replicas(self) -> Refused | None:
+        """Why a write that must be replicated cannot be taken now; None if it can."""
+        replicas = self.replicas
+        if replicas is None or not replicas.under_min_isr(self.config.min_insync_replicas):
+            return None
+        needed = replicas.effective_min_isr(self.config.min_insync_replicas)
+        return Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{self} has {len(replicas.isr)} replicas in sync, min.insync.replicas asks for {needed}",
+        )
+
+    def replicated(self, end_offset: int) -> ErrorCode | None:
+        """Whether everything before an offset is as safe as acks=all promises: an error, NONE, or not yet."""
+        if not self.leads:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.high_watermark < end_offset:
+            return None
+        replicas = self.replicas
+        if replicas is not None:
+            needed = replicas.effective_min_isr(self.config.min_insync_replicas)
+            if len(replicas.maximal_isr) < needed:
+                return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    # -- following
+
+    @property
+    def position(self) -> Position:
+        """Where this replica stands, as it tells its leader."""
+        log = self.log
+        return Position(self.leader_epoch, log.log_end_offset, log.leader_epochs.latest, log.log_start_offset)
+
+    def append_fetched(self, records: memoryview, now_ms: int) -> Refused | None:
+        """As follower: append batches as the leader has them; None when all of them are in the log.
+
+        Batches that are in the log already are passed over; half a batch at the end is left out.
+        """
+        views: list[memoryview] = []
+        headers: list[BatchHeader] = []
+        next_offset = self.log.log_end_offset
+        position, end = 0, len(records)
+        while end - position >= HEADER_SIZE:
+            header = read_header(records, position)
+            size_bytes = header.size_bytes
+            if size_bytes < HEADER_SIZE or header.magic != MAGIC or header.last_offset_delta < 0:
+                return Refused(ErrorCode.CORRUPT_MESSAGE, f"the leader of {self} sent what is no batch")
+            if position + size_bytes > end:
+                break
+            if header.last_offset >= next_offset:
+                if header.base_offset < next_offset:
+                    return Refused(
+                        ErrorCode.CORRUPT_MESSAGE,
+                        f"{self} ends at {next_offset}, inside the leader's batch at {header.base_offset}",
+                    )
+                if not crc_matches(records, position, size_bytes, header.crc):
+                    return Refused(
+                        ErrorCode.CORRUPT_MESSAGE,
+                        f"the batch at {header.base_offset} of {self} was damaged on its way",
+                    )
+                views.append(records[position : position + size_bytes])
+                headers.append(header)
+                next_offset = header.next_offset
+            position += size_bytes
+        if self.flush_fault is not None:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"a sync of {self} failed: {self.flush_fault}")
+        if not headers:
+            return None
+        start_offset = self.log.log_end_offset
+        try:
+            self.log.append_replicated(views, headers, now_ms)
+        except OSError as fault:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+        self.appended_bytes += sum(map(len, views))
+        if self.flushes:
+            self._flush_due(next_offset - start_offset, now_ms)
+        return None
+
+    def learn_high_watermark(self, high_watermark: int) -> bool:
+        """As follower: the leader's watermark is there; say whether ours moved."""
+        high_watermark = min(high_watermark, self.log.log_end_offset)
+        if high_watermark <= self.high_watermark:
+            return False
+        self.high_watermark = high_watermark
+        return True
+
+    # -- reading and appending
 
     @property
     def last_stable_offset(self) -> int:
@@ -145,7 +283,12 @@ class Partition:
         except OSError as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
         end_offset = log.log_end_offset
-        self.high_watermark = end_offset
+        replicas = self.replicas
+        if replicas is None:
+            self.high_watermark = end_offset
+        else:
+            replicas.appending(base_offset)
+            self.advance_high_watermark(now_ms)
         self.appended_bytes += size_bytes
         flush_to = self._flush_due(end_offset - base_offset, now_ms) if self.flushes else -1
         return Appended(base_offset, log_append_time_ms, flush_to)
@@ -184,9 +327,17 @@ class Partition:
             log.append_many(views, ends, leader_epoch, now_ms)
         except OSError as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
-        self.high_watermark = log.log_end_offset
+        self._appended(offsets[0], now_ms)
         self.appended_bytes += size_bytes
         return offsets
+
+    def _appended(self, base_offset: int, now_ms: int) -> None:
+        """The log has grown from `base_offset`."""
+        if self.replicas is None:
+            self.high_watermark = self.log.log_end_offset
+        else:
+            self.replicas.appending(base_offset)
+            self.advance_high_watermark(now_ms)
 
     def _flush_due(self, messages: int, now_ms: int) -> int:
         """Count what is not on the disk yet; return the offset to flush to when the count is due."""
@@ -217,6 +368,9 @@ class Partition:
 
         With a producer id they belong to that producer's transaction.
         """
+        refused = self.not_enough_replicas()
+        if refused is not None:
+            return refused
         transactional = producer_id != NO_PRODUCER_ID
         batch = build_batch(
             [Record(index, now_ms, key, value, ()) for index, (key, value) in enumerate(records)],
@@ -238,6 +392,9 @@ class Partition:
         now_ms: int,
     ) -> Refused | None:
         """Append the marker that ends a producer's transaction here; None when it is in the log."""
+        refused = self.not_enough_replicas()
+        if refused is not None:
+            return refused
         base_offset = self.log.log_end_offset
         batch = build_control_batch(
             committed, producer_id, producer_epoch, coordinator_epoch, now_ms, base_offset, self.leader_epoch
@@ -252,23 +409,22 @@ class Partition:
             self.log.append(memoryview(batch), header, base_offset, self.leader_epoch, now_ms)
         except OSError as fault:
             return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
-        self.high_watermark = self.log.log_end_offset
+        self._appended(base_offset, now_ms)
         self.appended_bytes += len(batch)
         if self.flushes:
             self._flush_due(1, now_ms)
         return None
 
-    def read_records(self, from_offset: int) -> Iterator[Record]:
-        """Every record from an offset to the high watermark, for loading state; no control batches."""
-        for header, batch in self.read_batches(from_offset):
-            if not header.control:
-                yield from (r for r in iterate_records(batch, header) if r.offset >= from_offset)
-
     def read_batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch from an offset to the high watermark, for loading state."""
+        """Every batch from an offset to what is now the end of the log, for loading state.
+
+        Not just to the high watermark, which a new leader learns late: a leader never takes back what is in
+        its log.
+        """
         offset = max(from_offset, self.log.log_start_offset)
-        while offset < self.high_watermark:
-            piece = self.log.read(offset, READ_BYTES, self.high_watermark)
+        end_offset = self.log.log_end_offset
+        while offset < end_offset:
+            piece = self.log.read(offset, READ_BYTES, end_offset)
             if piece is None or piece.size_bytes == 0:
                 return
             data = memoryview(piece.file.read(piece.position, piece.size_bytes))
@@ -288,4 +444,7 @@ class Partition:
 
     def __repr__(self) -> str:
         end_offset = self.log.log_end_offset
-        return f"<Partition {self} epoch={self.leader_epoch} end={end_offset} hw={self.high_watermark}>"
+        role = "leads" if self.leads else f"follows {self.leader_id}"
+        return (
+            f"<Partition {self} {role} epoch={self.leader_epoch} end={end_offset} hw={self.high_watermark}>"
+        )

@@ -8,7 +8,7 @@ of the session it starts anew with a full request.
 `truncation_offset` is where a log that differs from the leader's has to be cut (KIP-101, KIP-279, KIP-595).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,15 +21,6 @@ NO_SESSION = 0
 OPENING_EPOCH = 0
 INT32_MAX = 2**31 - 1
 
-#: the two sides do not agree about the session: start anew
-SESSION_ERRORS = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
-
 
 class Position(NamedTuple):
     """Where a replica stands: what its leader is told of one partition."""
@@ -41,22 +32,33 @@ class Position(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """The session's part of the next Fetch request."""
+    """The session's part of the next Fetch request; `generation` tells sessions apart."""
 
     session_id: int
     session_epoch: int
     wanted: list[tuple[PartitionKey, Position]]
     forgotten: list[PartitionKey]
+    generation: int
 
 
 class FollowerSession:
     """The partitions fetched from one leader."""
 
-    __slots__ = ("_changed", "_forgotten", "_positions", "epoch", "session_id")
+    __slots__ = (
+        "_changed",
+        "_forgotten",
+        "_generation",
+        "_opening",
+        "_positions",
+        "epoch",
+        "session_id",
+    )
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
         self.epoch = OPENING_EPOCH
+        self._generation = 0
+        self._opening = False
         self._positions: dict[PartitionKey, Position] = {}
         #: what the leader has to be told with the next request
         self._changed: dict[PartitionKey, None] = {}
@@ -84,40 +86,58 @@ class FollowerSession:
             self._changed.pop(key, None)
             self._forgotten[key] = None
 
-    def next_request(self) -> SessionRequest:
-        """What to ask now; the answer goes to `answered`, or `lost` if there is none."""
+    @property
+    def has_news(self) -> bool:
+        """Whether the leader has to be told something."""
         if self.epoch == OPENING_EPOCH:
+            return bool(self._positions)
+        return bool(self._changed or self._forgotten)
+
+    @property
+    def can_pipeline(self) -> bool:
+        """Whether a request may follow one that is not answered yet: the session is open."""
+        return not self._opening
+
+    def next_request(self) -> SessionRequest:
+        """What to ask now; the answer goes to `answered`, or the request to `lost` if there is none."""
+        epoch = self.epoch
+        if epoch == OPENING_EPOCH:
+            self._opening = True
             wanted = list(self._positions.items())
             forgotten: list[PartitionKey] = []
         else:
+            self.epoch = 1 if epoch == INT32_MAX else epoch + 1
             wanted = [(key, self._positions[key]) for key in self._changed]
             forgotten = list(self._forgotten)
         self._changed.clear()
         self._forgotten.clear()
-        return SessionRequest(self.session_id, self.epoch, wanted, forgotten)
+        return SessionRequest(self.session_id, epoch, wanted, forgotten, self._generation)
 
-    def answered(self, error: int, session_id: int) -> bool:
-        """Take note of an answer; False when it says that the session is no more."""
+    def answered(self, request: SessionRequest, error: int, session_id: int) -> bool:
+        """Take note of an answer; False when it tells only that the session is no more."""
+        if request.generation != self._generation:
+            return not error
         if error:
-            self.start_anew(forget_id=error != ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            self._start_anew(forget_id=error != ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return False
         if session_id == NO_SESSION:
-            # The leader has no room for sessions: each request is a full one.
-            self.start_anew(forget_id=True)
-            return True
-        if self.epoch == OPENING_EPOCH or session_id != self.session_id:
+            # The leader has no room for sessions, or this one is empty: the next request is a full one.
+            self._start_anew(forget_id=True)
+        elif request.session_epoch == OPENING_EPOCH:
+            self._opening = False
             self.session_id = session_id
             self.epoch = 1
-        else:
-            self.epoch = 1 if self.epoch == INT32_MAX else self.epoch + 1
         return True
 
-    def lost(self) -> None:
+    def lost(self, request: SessionRequest) -> None:
         """A request got no answer: whether the leader saw it is not known."""
-        self.start_anew(forget_id=False)
+        if request.generation == self._generation:
+            self._start_anew(forget_id=False)
 
-    def start_anew(self, *, forget_id: bool) -> None:
+    def _start_anew(self, *, forget_id: bool) -> None:
         """Open a new session with the next request, closing the one named if there is one."""
+        self._generation += 1
+        self._opening = False
         self.epoch = OPENING_EPOCH
         if forget_id:
             self.session_id = NO_SESSION
@@ -149,11 +169,3 @@ def truncation_offset(
     if own_epoch != leader_epoch:
         return min(own_end_offset, log_end_offset)
     return min(own_end_offset, leader_end_offset, log_end_offset)
-
-
-def by_topic(rows: Iterable[tuple[PartitionKey, Position]]) -> list[tuple[UUID, list[tuple[int, Position]]]]:
-    """Group what is wanted by topic, as requests do."""
-    topics: dict[UUID, list[tuple[int, Position]]] = {}
-    for (topic_id, index), position in rows:
-        topics.setdefault(topic_id, []).append((index, position))
-    return list(topics.items())

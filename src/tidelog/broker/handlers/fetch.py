@@ -8,6 +8,8 @@ Behaviour
 - read_committed stops at the last stable offset and lists the aborted transactions of the range.
 - Incremental sessions (KIP-227), topic ids from v13 (KIP-516), leader epoch checks (KIP-320),
   diverging epochs for followers (KIP-595).
+- Followers read to the end of the log (see follower_feeds). Consumers of v11 and up may read from a replica
+  that follows, up to its high watermark, and are sent to one in their rack (KIP-392).
 """
 
 import logging
@@ -17,8 +19,10 @@ from uuid import UUID
 
 from tidelog.broker.dispatch import ConnectionContext
 from tidelog.broker.fetch_sessions import FetchSession, PartitionKey
+from tidelog.broker.follower_feeds import fetch_for_follower, note_fetch
 from tidelog.broker.parking import Waiter, Watched
 from tidelog.broker.partition import Partition
+from tidelog.broker.read_replicas import preferred_read_replica
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.fetch import (
     FIRST_TOPIC_ID,
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Chunks = list[bytes | LogSlice]
+#: from here on a consumer says which rack it is in, and may read from followers
+FIRST_RACK = 11
 # An alias with parameters would be called through typing, at ten times the cost.
 Fetched: TypeAlias = PartitionFetched
 
@@ -82,14 +88,24 @@ class FetchPlan:
             return [(key, cached.wanted) for key, cached in self.session.partitions.items()]
         return [((topic, p.partition), p) for topic, partitions in self.request.topics for p in partitions]
 
+    def find(self, key: PartitionKey) -> tuple[Partition | None, ErrorCode]:
+        """The replica to read from, or the error that says why there is none."""
+        broker = self.broker
+        partition, error = broker.find_partition(key[0], key[1])
+        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER and self.version >= FIRST_RACK:
+            topic = key[0] if isinstance(key[0], str) else broker.image.topic_names_by_id[key[0]]
+            partition = broker.followed.get((topic, key[1]))
+        return partition, error
+
     def collect(self) -> Collected:
         """Read what there is for every partition, within the byte limits."""
         collected = Collected()
         request = self.request
         remaining = min(request.max_bytes, self.broker.fetch_bytes_max)
         read_committed = request.isolation == READ_COMMITTED
+        rack = request.rack_id if self.broker.rack_aware_reads else ""
         for key, wanted in self.wanted():
-            partition, error = self.broker.find_partition(key[0], key[1])
+            partition, error = self.find(key)
             if partition is None:
                 # The others are still waited for: a deleted topic must not make a consumer poll in a circle.
                 collected.rows.append((key, Fetched(wanted.partition, error)))
@@ -98,6 +114,9 @@ class FetchPlan:
             fetched = fetch_partition(
                 partition, wanted, remaining, read_committed, at_least_one=collected.size_bytes == 0
             )
+            if rack and not fetched.error:
+                fetched = self._send_elsewhere(partition, wanted, fetched, rack)
+                collected.failed |= fetched.preferred_read_replica >= 0
             if fetched.error or fetched.diverging_epoch is not None:
                 collected.failed = True
             if fetched.records is not None:
@@ -105,6 +124,16 @@ class FetchPlan:
                 remaining -= fetched.records.size_bytes
             collected.rows.append((key, fetched))
         return collected
+
+    def _send_elsewhere(
+        self, partition: Partition, wanted: FetchPartition, fetched: Fetched, rack: str
+    ) -> Fetched:
+        """Name the replica that the consumer should read from, instead of records, if there is one."""
+        brokers = self.broker.image.alive_brokers
+        preferred = preferred_read_replica(partition, rack, wanted.fetch_offset, brokers)
+        if preferred < 0:
+            return fetched
+        return fetched._replace(preferred_read_replica=preferred, records=None)
 
     def encode(self, collected: Collected) -> Chunks:
         """Encode the answer; an incremental one leaves out partitions without news."""
@@ -184,6 +213,8 @@ def handle(
     """Answer with what there is, or wait for more."""
     request = decode_request(frame, position, version)
     now_ms = broker.clock.now_ms()
+    if request.replica_id >= 0:
+        return _handle_follower(broker, request, version, correlation_id, now_ms)
     session: FetchSession | None = None
     opened = False
     if request.session_id or request.session_epoch >= 0:
@@ -203,13 +234,43 @@ def handle(
     offsets: dict[Partition, int] = {}
     available: dict[Partition, int] = {}
     for (key, wanted), (_, fetched) in zip(plan.wanted(), collected.rows, strict=True):
-        partition, _ = broker.find_partition(key[0], key[1])
+        partition, _ = plan.find(key)
         if partition is not None:
             offsets[partition] = wanted.fetch_offset
             available[partition] = 0 if fetched.records is None else fetched.records.size_bytes
     waiter = FetchWaiter(plan, request.min_bytes - collected.size_bytes, offsets, available)
     broker.parking.park(waiter, offsets, now_ms + request.max_wait_ms)
     return waiter
+
+
+def _handle_follower(
+    broker: "Broker", request: FetchRequest, version: int, correlation_id: int, now_ms: int
+) -> Chunks | Waiter:
+    """Answer a follower; one without a session gets what there is, and does not wait."""
+    if version >= FIRST_TOPIC_ID and (request.session_id or request.session_epoch >= 0):
+        answer: Chunks | Waiter | None = broker.replication.feeds.handle(
+            request, version, correlation_id, now_ms
+        )
+        if answer is not None:
+            return answer
+    remaining = min(request.max_bytes, broker.fetch_bytes_max)
+    sent_bytes = 0
+    topics: list[tuple[str | UUID, list[Fetched]]] = []
+    for topic, wanted_list in request.topics:
+        rows: list[Fetched] = []
+        for wanted in wanted_list:
+            partition, error = broker.find_partition(topic, wanted.partition)
+            if partition is None:
+                rows.append(Fetched(wanted.partition, error))
+                continue
+            note_fetch(broker, partition, request, wanted, now_ms)
+            fetched = fetch_for_follower(
+                partition, request.replica_id, wanted, remaining - sent_bytes, at_least_one=sent_bytes == 0
+            )
+            sent_bytes += 0 if fetched.records is None else fetched.records.size_bytes
+            rows.append(fetched)
+        topics.append((topic, rows))
+    return encode_response(topics, version, correlation_id)
 
 
 def fetch_partition(
@@ -232,6 +293,8 @@ def fetch_partition(
     if wanted.last_fetched_epoch >= 0:
         epoch, end_offset = log.epoch_end_offset(wanted.last_fetched_epoch)
         if epoch < wanted.last_fetched_epoch or end_offset < offset:
+            if epoch < 0:
+                return Fetched(index, ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log_start_offset)
             return Fetched(
                 index,
                 high_watermark=high_watermark,

@@ -1,0 +1,367 @@
+"""Which replicas this broker holds, and in which role: it follows the cluster image.
+
+A partition with a replica here has its log open, and stands in `broker.partitions` while this broker leads
+it, else in `broker.followed`. Leading begins and ends with the image alone. A replica that is not assigned
+here any more, or whose topic is gone (its id decides, not its name), leaves with its log.
+
+Until this life of the broker is registered it leads only what has no other replica: in an image from before
+its start it may still be the leader of partitions whose log it has just lost the end of.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.broker.follower_feeds import FollowerFeed, FollowerFeeds
+from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.partition import Partition
+from tidelog.broker.replica_fetcher import ReplicaFetcher
+from tidelog.model.identifiers import (
+    GROUP_METADATA_TOPIC,
+    NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from tidelog.model.image import ClusterImage, PartitionImage, TopicImage
+from tidelog.model.log_config import LogConfig
+from tidelog.replication.leader import LeaderReplicas
+from tidelog.storage.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class Replication:
+    """The replicas of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._active = False
+        self._stopped = False
+        self.fetchers: dict[int, ReplicaFetcher] = {}
+        self.isr_changes = IsrChanges(broker)
+        self.feeds = FollowerFeeds(broker)
+        self._noted_high_watermarks: dict[TopicPartition, int] = {}
+        self._noting = False
+
+    # -- life
+
+    def open_all(self, image: ClusterImage) -> None:
+        """At start: open the logs of every replica here."""
+        for topic in image.topics.values():
+            self.place_topic(topic)
+
+    def activate(self) -> None:
+        """This life of the broker is registered: take the roles that the image gives it."""
+        if self._active or self._stopped:
+            return
+        self._active = True
+        self.isr_changes.start()
+        self._arm_checkpoint()
+        for topic in self._broker.image.topics.values():
+            self.place_topic(topic)
+        if self._broker.progressed:
+            self._broker.wake_progressed()
+
+    def stop(self) -> None:
+        """Fetch no more and propose nothing."""
+        self._stopped = True
+        self.isr_changes.stop()
+        for fetcher in self.fetchers.values():
+            fetcher.stop()
+        self.fetchers.clear()
+
+    # -- following the image
+
+    def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Open, close and change roles as the new image says."""
+        if old.brokers is not new.brokers:
+            self._brokers_changed(old, new)
+        for name, topic in new.topics.items():
+            before = old.topics.get(name)
+            if before is topic:
+                continue
+            if before is not None and before.topic_id != topic.topic_id:
+                self._delete_topic(before)
+                before = None
+            if before is None or before.partitions is not topic.partitions:
+                self.place_topic(topic, before)
+            if before is not None and before.configs != topic.configs:
+                self.reconfigure_topic(topic)
+        for name, before in old.topics.items():
+            if name not in new.topics:
+                self._delete_topic(before)
+
+    def _brokers_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+        for broker_id, before in old.brokers.items():
+            if broker_id == self._broker.node_id:
+                continue
+            now = new.brokers.get(broker_id)
+            if now is None or not now.alive or now.incarnation != before.incarnation:
+                self.feeds.forget(broker_id)
+                self._broker.peers.forget(broker_id)
+
+    def place_topic(self, topic: TopicImage, before: TopicImage | None = None) -> None:
+        """Give the replicas of a topic their roles; `before` is what they were placed by last time."""
+        config: LogConfig | None = None
+        known = () if before is None else before.partitions
+        node_id = self._broker.node_id
+        for index, state in enumerate(topic.partitions):
+            if index < len(known) and known[index] is state:
+                continue
+            partition = self._broker.replica(topic.name, index)
+            if node_id not in state.replicas:
+                if partition is not None:
+                    self._remove(partition)
+                continue
+            if partition is None:
+                if config is None:
+                    config = self._broker.settings.log_config(topic.configs)
+                partition = self._open(topic, index, state, config)
+            if partition is not None:
+                self._place(partition, state)
+
+    def _place(self, partition: Partition, state: PartitionImage) -> None:
+        alone = len(state.replicas) == 1
+        if state.leader == self._broker.node_id and (alone or self._active):
+            self.learn(partition, state)
+        else:
+            self._follow(partition, state)
+
+    def _open(
+        self, topic: TopicImage, index: int, state: PartitionImage, config: LogConfig
+    ) -> Partition | None:
+        broker = self._broker
+        place = TopicPartition(topic.name, index)
+        try:
+            partition_log = self._open_log(place, topic, config)
+        except OSError as fault:
+            # Clients are told that there is no such partition here, and retry; so does housekeeping.
+            log.error("the log of %s could not be opened: %s", place, fault)
+            broker.unopened_topics.add(topic.name)
+            return None
+        partition = Partition(
+            topic.name,
+            topic.topic_id,
+            index,
+            partition_log,
+            state.leader_epoch,
+            high_watermark=broker.log_directories.high_watermark(place),
+            walk_always=broker.settings.get_str("tidelog.validate.records") == "always",
+            decompressed_bytes_max=broker.settings.get_int("tidelog.decompressed.bytes.max"),
+        )
+        broker.followed[topic.name, index] = partition
+        return partition
+
+    def _open_log(self, place: TopicPartition, topic: TopicImage, config: LogConfig) -> PartitionLog:
+        broker = self._broker
+        for _ in range(2):
+            partition_log = broker.log_directories.open_log(
+                place,
+                config,
+                now_ms=broker.clock.now_ms(),
+                topic_id=topic.topic_id,
+                producer_id_expiration_ms=broker.settings.get_int("producer.id.expiration.ms"),
+            )
+            if partition_log.topic_id in (None, topic.topic_id):
+                break
+            # Left by a deleted topic of the same name.
+            broker.housekeeping.discard_log(place, config.file_delete_delay_ms)
+        return partition_log
+
+    # -- roles
+
+    def learn(self, partition: Partition, state: PartitionImage) -> None:
+        """Lead a partition; or, leading it already, take over a newer record of it."""
+        broker = self._broker
+        now_ms = broker.clock.now_ms()
+        was_leading, old_epoch = partition.leads, partition.leader_epoch
+        end_offset = partition.log.log_end_offset
+        replicas = partition.replicas
+        if len(state.replicas) == 1:
+            replicas = None
+        elif replicas is not None:
+            if not replicas.update(state, epoch_start_offset=end_offset, now_ms=now_ms):
+                return
+        else:
+            replicas = LeaderReplicas(
+                broker.node_id,
+                state,
+                epoch_start_offset=end_offset,
+                now_ms=now_ms,
+                lag_max_ms=broker.settings.get_int("replica.lag.time.max.ms"),
+                eligible=self._eligible,
+            )
+        if not was_leading:
+            self._stop_fetching(partition)
+            del broker.followed[partition.topic, partition.index]
+        partition.lead(broker.node_id, state.leader_epoch, replicas, now_ms)
+        broker.partitions[partition.topic, partition.index] = partition
+        if not was_leading or old_epoch != state.leader_epoch:
+            if was_leading:
+                self._unload(partition)
+            self._load(partition)
+        if partition.waiters and not partition.progressing:
+            broker.note_progress(partition)
+
+    def _follow(self, partition: Partition, state: PartitionImage) -> None:
+        broker = self._broker
+        leader_id = state.leader if self._active and state.leader != broker.node_id else NO_LEADER
+        if (
+            not partition.leads
+            and partition.leader_id == leader_id
+            and partition.leader_epoch == state.leader_epoch
+        ):
+            return
+        was_leading = partition.leads
+        if was_leading:
+            del broker.partitions[partition.topic, partition.index]
+            broker.followed[partition.topic, partition.index] = partition
+        else:
+            self._stop_fetching(partition)
+        partition.follow(leader_id, state.leader_epoch)
+        if was_leading:
+            self._unload(partition)
+            self._settle_waiters(partition)
+        if leader_id != NO_LEADER:
+            fetcher = self.fetchers.get(leader_id)
+            if fetcher is None:
+                fetcher = self.fetchers[leader_id] = ReplicaFetcher(broker, leader_id)
+            fetcher.follow(partition)
+
+    def _stop_fetching(self, partition: Partition) -> None:
+        fetcher = self.fetchers.get(partition.leader_id)
+        if fetcher is not None:
+            fetcher.leave(partition)
+            if not fetcher.partitions:
+                fetcher.stop()
+                del self.fetchers[partition.leader_id]
+
+    def _eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        found = self._broker.image.alive_brokers.get(broker_id)
+        return found is not None and found.active and broker_epoch in (-1, found.epoch)
+
+    def _load(self, partition: Partition) -> None:
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self._broker.groups.load(partition.index)
+        elif partition.topic == TRANSACTION_STATE_TOPIC:
+            self._broker.transactions.load(partition.index)
+
+    def _unload(self, partition: Partition) -> None:
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self._broker.groups.unload(partition.index)
+        elif partition.topic == TRANSACTION_STATE_TOPIC:
+            self._broker.transactions.unload(partition.index)
+
+    def _settle_waiters(self, partition: Partition) -> None:
+        """Answer everyone who waits for a partition that is not led here any more."""
+        for waiter in list(partition.waiters):
+            if isinstance(waiter, FollowerFeed):
+                waiter.lost(partition)
+            else:
+                self._broker.parking.finish(waiter, expired=True)
+
+    # -- leaving
+
+    def _delete_topic(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            partition = self._broker.replica(topic.name, index)
+            if partition is not None:
+                self._remove(partition)
+        self._broker.groups.topic_deleted(topic.name)
+
+    def _remove(self, partition: Partition) -> None:
+        """Give up a replica and its log."""
+        broker = self._broker
+        key = (partition.topic, partition.index)
+        if partition.leads:
+            self._unload(partition)
+        else:
+            self._stop_fetching(partition)
+        broker.partitions.pop(key, None)
+        broker.followed.pop(key, None)
+        partition.follow(NO_LEADER, partition.leader_epoch)
+        self._settle_waiters(partition)
+        self._noted_high_watermarks.pop(TopicPartition(*key), None)
+        broker.housekeeping.delete_log(partition)
+
+    def reconfigure_topic(self, topic: TopicImage) -> None:
+        """Obey the topic's settings as they are now."""
+        broker = self._broker
+        config = broker.settings.log_config(topic.configs)
+        for index in range(len(topic.partitions)):
+            partition = broker.replica(topic.name, index)
+            if partition is not None and partition.config != config:
+                partition.reconfigure(config)
+                if partition.leads and partition.advance_high_watermark(broker.clock.now_ms()):
+                    broker.note_progress(partition)
+
+    # -- cutting and checkpoints
+
+    def truncate(self, cuts: Sequence[tuple[Partition, int]], *, fully: bool = False) -> None:
+        """Cut the logs of followed partitions at batch boundaries; `fully` begins them anew at the offset.
+
+        A checkpoint on the disk may say that parts which go now were flushed, or committed. It is taken back
+        before the first log is cut. Raises `OSError` if that fails; a log that cannot be cut is only logged.
+        """
+        taken_back = False
+        for partition, offset in cuts:
+            lowest = 0 if fully else offset
+            if partition.log.recovery_point > lowest or partition.high_watermark > lowest:
+                partition.log.lower_recovery_point(lowest)
+                if partition.high_watermark > offset and not fully:
+                    log.warning("%s is cut below its high watermark, to %d", partition, offset)
+                partition.high_watermark = min(partition.high_watermark, lowest)
+                taken_back = True
+        if taken_back:
+            self._broker.log_directories.checkpoint_plan(self._broker.high_watermarks()).run()
+        for partition, offset in cuts:
+            if fully:
+                partition.log.truncate_fully_and_start_at(offset)
+                partition.high_watermark = offset
+            else:
+                partition.log.truncate_to(partition.log.boundary_at(offset))
+                partition.high_watermark = min(partition.high_watermark, partition.log.log_end_offset)
+
+    def _arm_checkpoint(self) -> None:
+        broker = self._broker
+        interval_ms = broker.settings.get_int("replica.high.watermark.checkpoint.interval.ms")
+        broker.timers.set("high watermarks", broker.clock.now_ms() + interval_ms, self._note_high_watermarks)
+
+    def _note_high_watermarks(self) -> None:
+        """Write the high watermarks of replicated partitions down, if one of them moved."""
+        if self._stopped:
+            return
+        self._arm_checkpoint()
+        if self._noting:
+            return
+        found = {
+            TopicPartition(partition.topic, partition.index): partition.high_watermark
+            for partition in self._replicated()
+        }
+        if found == self._noted_high_watermarks:
+            return
+        plan = self._broker.log_directories.high_watermark_plan(found)
+        self._noting = True
+        self._broker.background.run(plan.run, lambda fault: self._noted(found, fault))
+
+    def _noted(self, found: dict[TopicPartition, int], fault: BaseException | None) -> None:
+        self._noting = False
+        if isinstance(fault, BaseException):
+            log.warning("the high watermarks could not be written: %s", fault)
+        else:
+            self._noted_high_watermarks = found
+
+    def _replicated(self) -> Iterable[Partition]:
+        for partition in self._broker.partitions.values():
+            if partition.replicas is not None:
+                yield partition
+        yield from self._broker.followed.values()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Replication leads={len(self._broker.partitions)} follows={len(self._broker.followed)} "
+            f"fetchers={sorted(self.fetchers)}>"
+        )
