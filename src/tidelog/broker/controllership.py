@@ -152,6 +152,7 @@ class Controllership:
         self.active = True
         self._me = me
         self._adopt_seat(takeover)
+        self._live = takeover.live
         log.info("broker %d is the controller now, epoch %d", me.broker_id, self.epoch)
         if takeover.unfinished is not None:
             records = decode_change(takeover.unfinished.value)
@@ -168,7 +169,6 @@ class Controllership:
         self._versions = dict(takeover.snapshot.versions)
         if takeover.unfinished is not None:
             self._versions[UNFINISHED_KEY] = takeover.unfinished.version
-        self._live = takeover.live
 
     def resign(self, reason: str, incumbent: Incumbent | None = None, *, stopping: bool = False) -> None:
         """Decide nothing more; everybody who waits is sent to the next controller."""
@@ -248,11 +248,18 @@ class Controllership:
                     self._begin(job)
         finally:
             self._carrying_out = False
+            if self._queue and self._current is None:
+                # A decision failed, which is a bug; those behind it are not to blame.
+                self._timers.set_after(_RETRY_TIMER, RETRY_MS_MIN, self._carry_out)
 
     def _begin(self, job: Job) -> None:
         """Decide, and send the first part to the store."""
         job.attempts += 1
-        decision = job.decide()
+        try:
+            decision = job.decide()
+        except BaseException:
+            self._current = None
+            raise
         job.results = decision.results
         job.parts = split(decision.records, COMMIT_WRITES_MAX, COMMIT_BYTES_MAX) if decision.records else []
         job.next_part = 0
@@ -402,6 +409,7 @@ class Controllership:
                     self._adopt_seat(outcome)
                     self._door.take_seat(outcome)
                     self._go_on(job, sequence)
+                    self.brokers_seen(outcome.live)
                 case Incumbent():
                     self.resign("another controller has been elected", outcome)
                 case StoreError() if not isinstance(outcome, SessionLost):
@@ -420,6 +428,9 @@ class Controllership:
             self._commit_next(job)
         elif job.attempts < ATTEMPTS_MAX:
             self._begin(job)
+        elif job.then is _nothing:
+            # What the controller owes to the cluster is not given up.
+            self._retry_later(job, lambda: self._begin(job))
         else:
             refused = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata kept changing underneath")
             self._finish(job, (refused,) * max(1, len(job.results)))

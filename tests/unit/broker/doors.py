@@ -44,7 +44,7 @@ class DoorUnderTest:
             self.open_store,
             self.settings,
             self,
-            Random(world.seed * 31 + broker_id),
+            Random(world.random.getrandbits(64)),
             self.timers,
             self,
             broker_id,

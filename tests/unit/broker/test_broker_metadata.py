@@ -288,3 +288,25 @@ def test_attempts_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = door.create("a")
     world.settle()
     assert codes(answers[0]) == [ErrorCode.NONE]
+
+
+def test_a_decision_that_raises_does_not_stop_the_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, door = alone()
+    broken = CreateTopics((TopicSpec("a"),))
+    controller = door.metadata._controllership._controller
+    handle = controller.handle
+
+    def fail(command: Command, *others: Any) -> Any:
+        if command is broken:
+            raise RuntimeError("a bug in the controller")
+        return handle(command, *others)
+
+    monkeypatch.setattr(controller, "handle", fail)
+    first = door.create("c")
+    lost, second = door.submit(broken), door.create("b")
+    with pytest.raises(RuntimeError):
+        world.settle()
+    world.advance(1_000)
+    assert codes(first[0]) == codes(second[0]) == [ErrorCode.NONE]
+    world.advance(30_000)
+    assert codes(lost[0]) == [ErrorCode.REQUEST_TIMED_OUT]
