@@ -91,10 +91,10 @@ def _cancel(
     draft.isr = tuple(replica for replica in partition.isr if replica not in partition.adding)
     draft.adding = draft.removing = ()
     if not draft.isr:
-        if election is not Election.UNCLEAN:
-            message = f"only new replicas of {topic.name}-{index} are in sync: going back would be unclean"
-            return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         active = tuple(replica for replica in draft.replicas if replica in lives.active)
-        draft.isr = (active or draft.replicas)[:1]
+        if election is not Election.UNCLEAN or not active:
+            message = f"only new replicas of {topic.name}-{index} are in sync: going back would lose records"
+            return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        draft.isr = active[:1]
         draft.lost_disk_id = ""
     return draft.settle(lives, election)

@@ -1,0 +1,400 @@
+"""What holds after every decision, whatever happens in whatever order.
+
+A world of brokers that start, die, lose their disks and come back is played from a seed. It keeps book of the
+copies: a write is committed when every member of the ISR has it, and a leader that was elected cleanly must
+have everything that was committed. The controller sees the world only through commands, some of them late or
+sent twice.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from tidelog.controller.commands import (
+    AlterConfigs,
+    AlterReassignments,
+    BrokersChanged,
+    BrokerShuttingDown,
+    ChangeIsr,
+    Command,
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
+    ConfigResourceType,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    Done,
+    ElectionType,
+    ElectLeaders,
+    IsrChange,
+    LeadersElected,
+    LiveBroker,
+    PartitionsSpec,
+    Reassignment,
+    RebalanceLeaders,
+    Result,
+    ShutDownBroker,
+    TopicReference,
+    TopicSpec,
+    UnregisterBroker,
+)
+from tidelog.controller.machine import Controller
+from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.model.image import ClusterImage, PartitionImage
+from tidelog.model.metadata import MetadataRecord, PartitionRecord, record_from_entry
+from tidelog.model.settings import BrokerSettings
+
+BROKER_IDS = range(1, 6)
+TOPICS = ("a", "b", "c")
+UNCLEAN = "unclean.leader.election.enable"
+Copy = tuple[str, int, int, str]
+
+
+@dataclass
+class Machine:
+    """A broker as it really is, whatever the controller knows of it."""
+
+    broker_id: int
+    incarnation: int = 0
+    disk: int = 0
+    running: bool = False
+
+    def live(self) -> LiveBroker:
+        rack = f"rack{self.broker_id % 2}"
+        return LiveBroker(self.broker_id, str(self.incarnation), {}, rack, f"disk-{self.disk}")
+
+
+@dataclass
+class World:
+    seed: int
+    image: ClusterImage = field(default_factory=ClusterImage)
+    sequence: int = 0
+    #: per partition, how much was committed; and how much of it a disk of a broker has
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    copies: dict[Copy, int] = field(default_factory=dict)
+    targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    late: list[ChangeIsr] = field(default_factory=list)
+    unclean_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.controller = Controller(BrokerSettings.resolve({}))
+        self.machines = {broker_id: Machine(broker_id, disk=broker_id) for broker_id in BROKER_IDS}
+        for broker_id in self.random.sample(BROKER_IDS, 3):
+            self.start(broker_id)
+        self.notice()
+
+    # ------------------------------------------------------------ what the brokers do
+
+    def start(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        machine.incarnation += 1
+        machine.running = True
+
+    def wipe(self, broker_id: int) -> None:
+        self.machines[broker_id].disk += 100
+
+    def notice(self) -> None:
+        self.run(self.brokers_changed())
+
+    def brokers_changed(self) -> BrokersChanged:
+        live = tuple(machine.live() for machine in self.machines.values() if machine.running)
+        return BrokersChanged(live, self.sequence)
+
+    def registered(self, broker_id: int) -> bool:
+        """Whether the broker runs in the life that the controller knows."""
+        machine, known = self.machines[broker_id], self.image.brokers.get(broker_id)
+        return machine.running and known is not None and known.incarnation == str(machine.incarnation)
+
+    def copy(self, name: TopicPartition, broker_id: int) -> Copy:
+        """The copy on the disk that the controller knows."""
+        known = self.image.brokers[broker_id]
+        return (*name, broker_id, known.disk_id)
+
+    def partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
+        return [
+            (TopicPartition(name, index), partition)
+            for name, topic in self.image.topics.items()
+            for index, partition in enumerate(topic.partitions)
+        ]
+
+    def write(self, name: TopicPartition, partition: PartitionImage) -> None:
+        """The leader commits a record if every member of the ISR, present or asked for, takes it."""
+        topic_id = self.image.topics[name.topic].topic_id
+        needed = set(partition.isr)
+        for command in self.late:
+            for change in command.changes:
+                if change.topic_id == topic_id and change.partition == name.partition:
+                    needed |= set(change.isr)
+        if partition.leader == NO_LEADER or not all(self.registered(member) for member in needed):
+            return
+        self.committed[name] = self.committed.get(name, 0) + 1
+        for member in needed:
+            self.copies[self.copy(name, member)] = self.committed[name]
+
+    def isr_change(self, name: TopicPartition, partition: PartitionImage, isr: tuple[int, ...]) -> ChangeIsr:
+        brokers = self.image.brokers
+        change = IsrChange(
+            self.image.topics[name.topic].topic_id,
+            name.partition,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            isr,
+            tuple(brokers[member].epoch for member in isr),
+        )
+        return ChangeIsr(partition.leader, brokers[partition.leader].epoch, (change,))
+
+    def ask_for_isr(self, name: TopicPartition, partition: PartitionImage) -> None:
+        """The leader asks for another ISR; whoever joins has caught up before."""
+        if partition.leader == NO_LEADER or not self.registered(partition.leader):
+            return
+        isr = [partition.leader]
+        for replica in partition.replicas:
+            if replica == partition.leader or self.random.random() < 0.3:
+                continue
+            if replica in partition.isr and replica in self.image.brokers:
+                isr.append(replica)
+            elif self.registered(replica):
+                isr.append(replica)
+                self.copies[self.copy(name, replica)] = self.committed.get(name, 0)
+        self.random.shuffle(isr)
+        command = self.isr_change(name, partition, tuple(isr))
+        self.late.append(command)
+        if self.random.random() < 0.6:
+            self.deliver(command)
+
+    def deliver(self, command: ChangeIsr) -> None:
+        if self.random.random() < 0.9:
+            self.late.remove(command)
+        self.run(command)
+
+    # ------------------------------------------------------------ what the controller decides
+
+    def run(self, command: Command) -> tuple[Result, ...]:
+        before = self.image
+        decision = self.controller.handle(command, before, self.random)
+        assert len(decision.results) == command.item_count
+        self.sequence += bool(decision.records)
+        for record in decision.records:
+            check_stored(record)
+        if decision.records:
+            self.image = before.apply(decision.records)
+        self.image.check_invariants()
+        for record in decision.records:
+            if isinstance(record, PartitionRecord):
+                self.check_step(command, before.partition(record.topic, record.index), record)
+        for name, partition in self.partitions():
+            self.check_state(name, partition)
+        if isinstance(command, BrokersChanged):
+            self.check_new_lives(before)
+        again = self.controller.handle(command, self.image, self.random)
+        assert again.records == (), f"decided twice: {command}"
+        self.keep_book(command, decision.results)
+        return decision.results
+
+    def check_state(self, name: TopicPartition, partition: PartitionImage) -> None:
+        assert partition.isr, f"{name} has an empty ISR"
+        brokers = self.image.brokers
+        if partition.leader != NO_LEADER:
+            assert brokers[partition.leader].alive
+            unfit = [member for member in partition.isr if not brokers[member].active]
+            assert not unfit or partition.isr == (partition.leader,), f"{name}: {unfit} in the ISR"
+        else:
+            able = [member for member in partition.isr if member in brokers and brokers[member].active]
+            assert not able or partition.lost_disk_id, f"{name} has no leader though {able} could lead"
+        for member in partition.isr:
+            if member in brokers and not partition.lost_disk_id:
+                has = self.copies.get(self.copy(name, member), 0)
+                assert has >= self.committed.get(name, 0), f"{name}: broker {member} is not in sync"
+        if partition.reassigning and partition.leader != NO_LEADER:
+            in_sync = [member for member in partition.isr if brokers[member].active]
+            assert not set(partition.target_replicas) <= set(in_sync), f"{name} has reached its target"
+
+    def check_new_lives(self, before: ClusterImage) -> None:
+        """A new life is noticed: it leads under a new epoch, and it is in no ISR that has others."""
+        fresh = {
+            broker_id
+            for broker_id, broker in self.image.brokers.items()
+            if broker_id in before.brokers and broker.epoch != before.brokers[broker_id].epoch
+        }
+        for broker_id in fresh:
+            assert self.image.brokers[broker_id].epoch > before.brokers[broker_id].epoch
+        steady = {broker.id for broker in self.image.brokers.values() if broker.active} - fresh
+        for name, partition in self.partitions():
+            earlier = before.partition(*name)
+            assert earlier is not None
+            if partition.leader in fresh:
+                assert partition.leader_epoch > earlier.leader_epoch
+            if not steady.isdisjoint(earlier.isr) and not earlier.lost_disk_id:
+                assert fresh.isdisjoint(partition.isr), f"{name}: a new life stayed in the ISR"
+
+    def check_step(self, command: Command, before: PartitionImage | None, after: PartitionRecord) -> None:
+        name = TopicPartition(after.topic, after.index)
+        if before is None:
+            assert (after.leader_epoch, after.partition_epoch) == (0, 0)
+            return
+        assert after.partition_epoch == before.partition_epoch + 1
+        assert after.leader_epoch in (before.leader_epoch, before.leader_epoch + 1)
+        if after.leader != before.leader:
+            assert after.leader_epoch > before.leader_epoch
+        if isinstance(command, ChangeIsr) and not before.reassigning and after.leader == before.leader:
+            assert after.leader_epoch == before.leader_epoch
+        if after.leader != NO_LEADER and not set(after.replicas).issuperset(before.replicas):
+            assert after.leader_epoch > before.leader_epoch
+        by_leader = isinstance(command, ChangeIsr | AlterReassignments)
+        if after.leader != NO_LEADER and not by_leader and not set(after.isr).issuperset(before.isr):
+            assert after.leader_epoch > before.leader_epoch
+        ended = before.reassigning and not (after.adding or after.removing)
+        if ended and not isinstance(command, AlterReassignments):
+            assert set(after.isr) == set(after.replicas)
+        if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
+            return
+        has = self.copies.get(self.copy(name, after.leader), 0)
+        if has < self.committed.get(name, 0):
+            asked = isinstance(command, ElectLeaders) and command.type is ElectionType.UNCLEAN
+            allowed = self.image.topics[after.topic].configs.get(UNCLEAN) == "true"
+            assert asked or allowed, f"{name}: broker {after.leader} lost what was committed"
+            assert after.isr == (after.leader,)
+            self.unclean_count += 1
+            self.committed[name] = has
+        # Whoever follows now has what the leader has, no more.
+        for copy, level in self.copies.items():
+            if copy[:2] == name and level > has:
+                self.copies[copy] = has if copy[2] in after.isr else level
+
+    def keep_book(self, command: Command, results: tuple[Result, ...]) -> None:
+        if isinstance(command, AlterReassignments):
+            for item, result in zip(command.items, results, strict=True):
+                name = TopicPartition(item.topic, item.partition)
+                if isinstance(result, Done):
+                    partition = self.image.partition(*name)
+                    assert partition is not None
+                    self.targets[name] = item.replicas or partition.replicas
+                    assert partition.target_replicas == self.targets[name]
+        elif isinstance(command, ShutDownBroker) and isinstance(results[0], BrokerShuttingDown):
+            led = sum(partition.leader == command.broker_id for _, partition in self.partitions())
+            assert results[0].led_partition_count == led
+        elif isinstance(command, DeleteTopics):
+            gone = [name for name in self.targets if name.topic not in self.image.topics]
+            for name in gone:
+                del self.targets[name]
+            self.committed = {
+                name: level for name, level in self.committed.items() if name.topic in self.image.topics
+            }
+            self.copies = {copy: level for copy, level in self.copies.items() if copy[0] in self.image.topics}
+
+    # ------------------------------------------------------------ one random step
+
+    def step(self) -> None:
+        draw = self.random.random()
+        if draw < 0.3:
+            self.step_of_machines()
+        elif draw < 0.7 and self.image.topics:
+            name, partition = self.random.choice(self.partitions())
+            self.write(name, partition)
+            self.ask_for_isr(name, partition)
+        elif draw < 0.8 and self.late:
+            self.deliver(self.random.choice(self.late))
+        else:
+            self.run(self.administration())
+
+    def step_of_machines(self) -> None:
+        machine = self.machines[self.random.choice(BROKER_IDS)]
+        if machine.running:
+            machine.running = False
+            if self.random.random() < 0.4:
+                self.run(self.shut_down(machine.broker_id))
+        if self.random.random() < 0.15:
+            self.wipe(machine.broker_id)
+        if self.random.random() < 0.6:
+            # Sometimes before anybody noticed the end.
+            self.start(machine.broker_id)
+        if self.random.random() < 0.7:
+            self.notice()
+
+    def shut_down(self, broker_id: int) -> ShutDownBroker:
+        known = self.image.brokers.get(broker_id)
+        return ShutDownBroker(broker_id, known.epoch if known is not None else 0)
+
+    def administration(self) -> Command:
+        random = self.random
+        name = random.choice(TOPICS)
+        partitions = self.partitions()
+        choice = random.randrange(12)
+        if choice == 0 or not partitions:
+            factor = random.randint(1, 3)
+            return CreateTopics((TopicSpec(name, random.randint(1, 3), factor),))
+        one, _ = random.choice(partitions)
+        if choice == 1:
+            return CreatePartitions((PartitionsSpec(name, random.randint(1, 4)),))
+        if choice == 2 and random.random() < 0.3:
+            return DeleteTopics((TopicReference(name),))
+        if choice == 3:
+            return ElectLeaders(ElectionType.UNCLEAN, (one,))
+        if choice == 4:
+            return ElectLeaders(ElectionType.PREFERRED, None)
+        if choice == 5:
+            return RebalanceLeaders()
+        if choice == 6:
+            return UnregisterBroker(random.choice(BROKER_IDS))
+        if choice == 7:
+            value = random.choice(("true", "false", "false"))
+            change = ConfigChange(UNCLEAN, ConfigOperation.SET, value)
+            return AlterConfigs((ConfigChanges(ConfigResourceType.TOPIC, one.topic, (change,)),))
+        if choice == 8:
+            return AlterReassignments((Reassignment(*one, None),))
+        if choice == 9:
+            assignments = tuple(random.sample(BROKER_IDS, 2) for _ in range(2))
+            pairs = tuple((index, tuple(replicas)) for index, replicas in enumerate(assignments))
+            return CreateTopics((TopicSpec(name, assignments=pairs),))
+        target = tuple(random.sample(BROKER_IDS, random.randint(1, 3)))
+        return AlterReassignments((Reassignment(*one, target),))
+
+    # ------------------------------------------------------------ when the faults stop
+
+    def heal(self) -> None:
+        """Every broker runs; what cannot be led cleanly is led anyhow; then all catch up."""
+        for machine in self.machines.values():
+            known = self.image.brokers.get(machine.broker_id)
+            if not self.registered(machine.broker_id) or (known is not None and known.shutting_down):
+                self.start(machine.broker_id)
+        self.late.clear()
+        self.notice()
+        offline = tuple(name for name, partition in self.partitions() if partition.leader == NO_LEADER)
+        [elected] = self.run(ElectLeaders(ElectionType.UNCLEAN, offline))
+        assert isinstance(elected, LeadersElected) and all(refused is None for _, refused in elected.outcomes)
+        for _ in range(2):
+            for name, partition in self.partitions():
+                if set(partition.isr) != set(partition.replicas) or partition.reassigning:
+                    for replica in partition.replicas:
+                        self.copies[self.copy(name, replica)] = self.committed.get(name, 0)
+                    self.run(self.isr_change(name, partition, partition.replicas))
+        self.run(ElectLeaders(ElectionType.PREFERRED))
+        for name, partition in self.partitions():
+            assert not partition.reassigning
+            assert set(partition.isr) == set(partition.replicas)
+            assert partition.leader == partition.replicas[0]
+            assert partition.replicas == self.targets.get(name, partition.replicas)
+
+
+def check_stored(record: MetadataRecord) -> None:
+    for key, value in record.writes():
+        if value is not None:
+            assert record_from_entry(key, value) == record
+
+
+@pytest.mark.parametrize("chunk", range(20))
+def test_random_histories(chunk: int) -> None:
+    unclean_count = 0
+    for seed in range(chunk * 100, chunk * 100 + 100):
+        world = World(seed)
+        try:
+            for _ in range(40):
+                world.step()
+            world.heal()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        unclean_count += world.unclean_count
+    assert unclean_count > 0, "the histories are too tame to lose anything anywhere"
