@@ -5,7 +5,8 @@ import click
 from tidelog.cli.lazy_group import CommandEntry, LazyGroup
 
 COMMANDS = {
-    "up": CommandEntry("tidelog.cli.up:up", "Run a broker in the foreground."),
+    "up": CommandEntry("tidelog.cli.up:up", "Run a broker, or a cluster of them, in the foreground."),
+    "broker": CommandEntry("tidelog.cli.broker:broker", "Run one broker of a cluster over several machines."),
     "topic": CommandEntry("tidelog.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "produce": CommandEntry("tidelog.cli.produce:produce", "Send records to a topic, from lines or JSON."),
     "consume": CommandEntry("tidelog.cli.consume:consume", "Print the records of a topic."),
@@ -15,7 +16,7 @@ COMMANDS = {
     ),
     "txn": CommandEntry("tidelog.cli.txn:txn", "Look at transactions, and abort one that hangs."),
     "config": CommandEntry("tidelog.cli.config:config", "Read and change settings of topics and brokers."),
-    "cluster": CommandEntry("tidelog.cli.cluster:cluster", "Show the brokers and the controller."),
+    "cluster": CommandEntry("tidelog.cli.cluster:cluster", "See how a cluster is, and move what it holds."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "version": CommandEntry("tidelog.cli.version:version", "Print the versions of Tidelog and its client."),

@@ -346,7 +346,8 @@ class Supervisor:
 
     def _rolling(self) -> Task:
         """Restart every broker in turn; the ISRs are whole before each next one goes down."""
-        self._last_roll = {"state": "running", "done": [], "reason": None}
+        number = 1 if self._last_roll is None else self._last_roll["number"] + 1
+        self._last_roll = {"number": number, "state": "running", "done": [], "reason": None}
         for life in self._lives.values():
             if life.state in (BrokerState.STOPPED, BrokerState.FAILED):
                 life.failures = 0
