@@ -199,7 +199,10 @@ class GroupReader(Reading):
 
         consumer.subscribe([INPUT], on_assign=assigned, on_revoke=lambda c, _: assigned(c, []))
         while not self.stopped.is_set():
-            self.note(consumer.consume(500, 0.1))
+            # One by one: what a batch call had in hand when the group rebalances is no one's business.
+            message = consumer.poll(0.1)
+            if message is not None:
+                self.note([message])
         consumer.close()
 
 

@@ -63,6 +63,10 @@ class Analysis:
         return _logs(poll for poll in self.history.polls if poll.committed)
 
     @cached_property
+    def uncommitted_logs(self) -> dict[Place, Log]:
+        return _logs(poll for poll in self.history.polls if not poll.committed)
+
+    @cached_property
     def final_logs(self) -> dict[Place, Log]:
         return _logs(poll for poll in self.history.polls if poll.final and poll.committed)
 
@@ -138,15 +142,18 @@ def unseen(analysis: Analysis) -> Findings:
 
 
 def vanished(analysis: Analysis) -> Findings:
-    """Shown to a reader of committed data once, and not there in the end."""
-    return [
-        f"{_name(place)}: {value} was seen at {offset}"
-        for place, log in analysis.committed_logs.items()
-        if place in analysis.final_logs
-        for offset, values in log.items()
-        for value in values
-        if value not in analysis.final_values
-    ]
+    """Shown to a reader once, and not there in the end for readers of its kind."""
+    found = []
+    for committed, logs in ((True, analysis.committed_logs), (False, analysis.uncommitted_logs)):
+        finals = _logs(p for p in analysis.history.polls if p.final and p.committed == committed)
+        for place, log in logs.items():
+            if place not in finals:
+                continue
+            kept = finals[place]
+            for offset, values in log.items():
+                if gone := values - kept.get(offset, set()):
+                    found.append(f"{_name(place)}: {sorted(gone)} was seen at {offset}")
+    return found
 
 
 def duplicates(analysis: Analysis) -> Findings:

@@ -278,6 +278,14 @@ def test_uncommitted_readers_may_see_aborted_records(history: History) -> None:
     assert check(replace(history, reads=[*history.reads, glimpse])) == {}
 
 
+def test_uncommitted_readers_must_not_see_what_goes(history: History) -> None:
+    """A record above the high watermark was shown, and another leader never had it."""
+    send = next(send for send in history.sends if send.value == "p1/1")
+    seen = Poll("u", "", *send.place, ((send.offset, send.value), (500, "p1/2")), 1e6, committed=False)
+    final = Poll("f", "", *send.place, ((send.offset, send.value),), 1e7, committed=False, final=True)
+    assert "vanished" in check(replace(history, reads=[*history.reads, seen, final]))
+
+
 def test_a_history_survives_its_file(history: History, tmp_path: Path) -> None:
     write: Callable[[Event], None]
     recorder = Recorder(tmp_path / "all.jsonl")
