@@ -30,6 +30,11 @@ def broker_fields(image: ClusterImage, listener_name: str, id_field: str) -> lis
     ]
 
 
+def live_controller_id(image: ClusterImage) -> int:
+    """The controller, unless it is gone and the next one is not elected yet."""
+    return image.controller_id if image.controller_id in image.alive_brokers else NO_LEADER
+
+
 def partition_fields(
     image: ClusterImage,
     partition: PartitionImage,

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 Answer = Callable[[Mapping[str, object]], None]
 
 LOAD_RECORDS_PER_TURN = 5_000
+#: how long a client is kept waiting for an internal topic; then it asks again
+CREATION_MS_MAX = 3_000
 """How many records are replayed before the event loop gets its turn."""
 
 
@@ -256,7 +258,7 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
         """Ask the controller for the topic; `then` runs when it has answered, whatever it says."""
         broker = self._broker
         spec = internal_topic(self.topic, broker.settings, max(1, len(broker.image.brokers)))
-        broker.metadata.submit(CreateTopics((spec,)), lambda _: then())
+        broker.metadata.submit(CreateTopics((spec,)), lambda _: then(), timeout_ms=CREATION_MS_MAX)
 
     # ------------------------------------------------------------ ticks
 

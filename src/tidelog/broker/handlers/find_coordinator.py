@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.coordinator_runtime import coordinator_partition
 from tidelog.broker.parking import Parked
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC, NO_LEADER, TRANSACTION_STATE_TOPIC
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -50,7 +50,7 @@ def _find(broker: "Broker", request: "Request", key_type: int, key: str) -> Mapp
     if topic is None or not topic.partitions:
         return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
     leader = topic.partitions[coordinator_partition(key, len(topic.partitions))].leader
-    node = broker.image.brokers.get(leader) if leader != NO_LEADER else None
+    node = broker.image.alive_brokers.get(leader)
     endpoint = node.endpoints.get(request.context.listener_name) if node is not None else None
     if endpoint is None:
         return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")

@@ -1,5 +1,8 @@
 """Metadata (key 3), versions 0 to 13: brokers, topics, partitions and their leaders.
 
+Brokers that are away are not listed; a partition led by one of them is answered LEADER_NOT_AVAILABLE until
+another leader is elected. The controller named is the one that decides; any broker passes commands on to it.
+
 All topics are asked for with null, in version 0 with an empty list. Topics can be named by id from version
 12. A name that is not a legal topic name is answered INVALID_TOPIC_EXCEPTION, whether or not it would be
 created.
@@ -20,6 +23,7 @@ from tidelog.broker.cluster_answers import (
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
     broker_fields,
+    live_controller_id,
     partition_fields,
 )
 from tidelog.broker.parking import Parked
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 Fields = dict[str, object]
 
+#: the other topics of the request are not kept waiting for longer
+CREATION_MS_MAX = 3_000
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_VERSION_WITH_TOPIC_IDS = 12
 
@@ -54,14 +60,19 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
 
     def created(results: tuple[Result, ...]) -> None:
         refused = {
-            name: result.code
+            name: _creation_error(result.code)
             for name, result in zip(missing, results, strict=True)
             if isinstance(result, Refused)
         }
         parked.answer(_answer(broker, request, refused))
 
-    broker.metadata.submit(CreateTopics(specs), created)
+    broker.metadata.submit(CreateTopics(specs), created, timeout_ms=CREATION_MS_MAX)
     return parked
+
+
+def _creation_error(code: ErrorCode) -> ErrorCode:
+    # Clients ask again after this one, which is what they should do while there is no controller.
+    return ErrorCode.LEADER_NOT_AVAILABLE if code == ErrorCode.REQUEST_TIMED_OUT else code
 
 
 def _asks_for_all(request: "Request") -> bool:
@@ -126,7 +137,7 @@ def _answer(broker: "Broker", request: "Request", refused: Mapping[str, ErrorCod
     return {
         "brokers": broker_fields(image, listener_name, "node_id"),
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_id,
+        "controller_id": live_controller_id(image),
         "topics": topics,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if cluster_asked else OPERATIONS_NOT_ASKED,
     }
