@@ -290,10 +290,10 @@ class Broker:
         self.parking.wake(partition)
 
     def _flush_failed(self, partition: Partition, fault: OSError) -> None:
-        from tidelog.broker.handlers.produce import FlushWaiter
+        from tidelog.broker.handlers.produce import ProduceWaiter
 
-        for waiter in [w for w in partition.waiters if isinstance(w, FlushWaiter)]:
-            waiter.fail()
+        for waiter in [w for w in partition.waiters if isinstance(w, ProduceWaiter)]:
+            waiter.flush_failed(partition)
 
     # -- following the image
 

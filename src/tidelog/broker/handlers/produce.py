@@ -3,8 +3,9 @@
 Behaviour
 - Each partition's batch is checked and appended on its own; one bad batch fails only its partition.
 - acks=0 has no answer; an error then closes the connection, as in Kafka, so that the client notices.
-- acks=1 and acks=all answer when the batch is in the log and, where `flush.messages` asked for it, on the
-  disk.
+- acks=1 answers when the batch is in the log and, where `flush.messages` asked for it, on the disk; acks=all
+  when the high watermark has passed it as well. NOT_ENOUGH_REPLICAS refuses a batch while too few replicas
+  are in sync, NOT_ENOUGH_REPLICAS_AFTER_APPEND says that this became so while it waited.
 - A retry by an idempotent producer is answered with the offset of the first time, and writes nothing.
 
 Versions: v5 log start offset, v7 zstd (KIP-110), v8 record errors and message (KIP-467), v9 flexible, v13
@@ -17,12 +18,12 @@ first batch of a transaction in each partition (see transactional_produce).
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext
 from tidelog.broker.parking import Parked, Waiter, Watched
-from tidelog.broker.partition import Partition
+from tidelog.broker.partition import Appended, Partition
 from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
 from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
 from tidelog.model.errors import ErrorCode, Refused
@@ -36,7 +37,13 @@ from tidelog.protocol.produce import (
     decode_request,
     encode_response,
 )
-from tidelog.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_SIZE, PRODUCER_ID_POSITION
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    HEADER_SIZE,
+    PRODUCER_ID_POSITION,
+    read_header,
+)
 from tidelog.records.compression import Codec
 
 if TYPE_CHECKING:
@@ -46,6 +53,7 @@ Results = Mapping[TopicPartition, ErrorCode]
 NOTHING_REFUSED: Results = {}
 
 ACKS_NONE = 0
+ACKS_ALL = -1
 #: requests appended with one write at most
 RUN_FRAMES_MAX = 64
 #: older clients could not read zstd, so batches of theirs may not have it (KIP-110)
@@ -57,34 +65,49 @@ SHORT_PREFIX = struct.Struct(">hhi")
 ADMIN_CLIENT_ID = "__admin_client"
 
 
-class FlushWaiter(Waiter):
-    """A Produce answer that waits until its batches are on the disk."""
+class Targets(NamedTuple):
+    """What the batches of one request wait for: offsets to be on the disk, and to be replicated."""
 
-    __slots__ = ("answer_of", "late_code", "targets")
+    flushes: dict[Partition, int]
+    replications: dict[Partition, int]
 
-    def __init__(self, answer_of: Any, targets: dict[Partition, int]) -> None:
+
+class ProduceWaiter(Waiter):
+    """A Produce answer that waits until its batches are on the disk, and in the logs of the replicas."""
+
+    __slots__ = ("_answer_of", "_targets", "late_code")
+
+    def __init__(self, answer_of: "Callable[[Late], bytes]", targets: Targets) -> None:
         super().__init__()
-        self.answer_of = answer_of
-        self.targets = targets
+        self._answer_of = answer_of
+        self._targets = targets
         self.late_code = ErrorCode.REQUEST_TIMED_OUT
 
-    def fail(self) -> None:
+    def flush_failed(self, partition: Partition) -> None:
         """The disk failed: answer at once with the right error."""
-        self.late_code = ErrorCode.KAFKA_STORAGE_ERROR
-        if self.lot is not None:
-            self.lot.finish(self, expired=True)
+        if partition in self._targets.flushes:
+            self.late_code = ErrorCode.KAFKA_STORAGE_ERROR
+            if self.lot is not None:
+                self.lot.finish(self, expired=True)
 
     def ready(self, progressed: Watched) -> bool:
-        return all(partition.log.recovery_point >= offset for partition, offset in self.targets.items())
+        return all(
+            partition.log.recovery_point >= offset for partition, offset in self._targets.flushes.items()
+        ) and all(
+            partition.replicated(offset) is not None
+            for partition, offset in self._targets.replications.items()
+        )
 
     def complete(self, *, expired: bool) -> bytes:
-        late = {
-            partition: self.late_code
-            for partition, offset in self.targets.items()
-            if partition.log.recovery_point < offset
-        }
-        answer: bytes = self.answer_of(late)
-        return answer
+        late: dict[Partition, ErrorCode] = {}
+        for partition, offset in self._targets.replications.items():
+            outcome = partition.replicated(offset)
+            if outcome is not ErrorCode.NONE:
+                late[partition] = ErrorCode.REQUEST_TIMED_OUT if outcome is None else outcome
+        for partition, offset in self._targets.flushes.items():
+            if partition.log.recovery_point < offset:
+                late[partition] = self.late_code
+        return self._answer_of(late)
 
 
 def handle(
@@ -158,27 +181,25 @@ def _append_all(
 ) -> bytes | Parked | None:
     acks = request.acks
     now_ms = broker.clock.now_ms()
-    flushes: dict[Partition, int] = {}
+    targets = Targets({}, {})
     if acks in ACKS_VALID:
         answers = [
             (
                 topic,
-                _append_topic(
-                    broker, context.client_id, topic, partitions, version, now_ms, flushes, refused
-                ),
+                _append_topic(broker, context, request, topic, partitions, version, now_ms, targets, refused),
             )
             for topic, partitions in request.topics
         ]
     else:
         answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     if acks == ACKS_NONE:
-        for partition in flushes:
+        for partition in targets.flushes:
             broker.flusher.request(partition)
         _close_on_error(answers)
         return None
-    if flushes:
+    if targets.flushes or targets.replications:
         timeout_ms = request.timeout_ms
-        return _park_until_flushed(broker, answers, flushes, version, correlation_id, now_ms + timeout_ms)
+        return _park(broker, answers, targets, version, correlation_id, now_ms + timeout_ms)
     if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
         _remember_shape(broker, context, version, frame, request, answers)
     return encode_response(answers, version, correlation_id)
@@ -275,34 +296,32 @@ def _remember_shape(
         and records is not None
         and not answers[0][1][0].error
         and not is_transactional(records)
+        # Those that wait for replicas go the long way; with one replica there is nothing to wait for.
+        and (partition.replicas is None or request.acks != ACKS_ALL)
     ):
         remember(context, frame, version, broker.image.version, topic, partition, records)
 
 
 def _append_topic(
     broker: "Broker",
-    client_id: str | None,
+    context: ConnectionContext,
+    request: ProduceRequest,
     topic: str | UUID,
     partitions: list[tuple[int, memoryview | None]],
     version: int,
     now_ms: int,
-    flushes: dict[Partition, int],
+    targets: Targets,
     refused: Results,
 ) -> list[PartitionProduced]:
-    name: str | None
-    if isinstance(topic, str):
-        name = topic
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        name = broker.image.topic_names_by_id.get(topic)
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic)
     produced: list[PartitionProduced] = []
-    if name in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return [PartitionProduced(index, ErrorCode.INVALID_TOPIC_EXCEPTION) for index, _ in partitions]
     for index, records in partitions:
         partition = broker.partitions.get((name, index))  # type: ignore[arg-type]
         if partition is None:
-            produced.append(PartitionProduced(index, unknown))
+            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else broker.absence(name, index)
+            produced.append(PartitionProduced(index, error))
             continue
         if version < FIRST_ZSTD and records is not None and _is_zstd(records):
             produced.append(PartitionProduced(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
@@ -310,18 +329,26 @@ def _append_topic(
         if refused and (code := refused.get(TopicPartition(partition.topic, index))):
             produced.append(PartitionProduced(index, code))
             continue
-        outcome = partition.append_produced(records, now_ms)
-        if not isinstance(outcome, Refused):
-            base_offset, log_append_time_ms, flush_to = outcome
-            if flush_to >= 0:
-                flushes[partition] = flush_to
-            if partition.waiters and not partition.progressing:
-                broker.note_progress(partition)
-            produced.append(
-                PartitionProduced(index, 0, base_offset, log_append_time_ms, partition.log.log_start_offset)
-            )
-        else:
+        outcome: Appended | Refused | None = None
+        if request.acks == ACKS_ALL and partition.replicas is not None:
+            outcome = partition.not_enough_replicas()
+        if outcome is None:
+            outcome = partition.append_produced(records, now_ms)
+        if isinstance(outcome, Refused):
             produced.append(_refusal(index, outcome, partition.log.log_start_offset))
+            continue
+        base_offset, log_append_time_ms, flush_to = outcome
+        if flush_to >= 0:
+            targets.flushes[partition] = flush_to
+        if request.acks == ACKS_ALL and partition.replicas is not None and records is not None:
+            end_offset = base_offset + read_header(records).last_offset_delta + 1
+            if partition.replicated(end_offset) is not ErrorCode.NONE:
+                targets.replications[partition] = end_offset
+        if partition.waiters and not partition.progressing:
+            broker.note_progress(partition)
+        produced.append(
+            PartitionProduced(index, 0, base_offset, log_append_time_ms, partition.log.log_start_offset)
+        )
     return produced
 
 
@@ -354,15 +381,18 @@ def _close_on_error(answers: list[ProducedTopic]) -> None:
                 raise CloseConnection(f"acks=0 batch for {topic}-{produced.partition} failed with {name}")
 
 
-def _park_until_flushed(
+Late = Mapping[Partition, ErrorCode]
+
+
+def _park(
     broker: "Broker",
     answers: list[ProducedTopic],
-    flushes: dict[Partition, int],
+    targets: Targets,
     version: int,
     correlation_id: int,
     deadline_ms: int,
 ) -> Waiter:
-    def answer_of(late: dict[Partition, ErrorCode]) -> bytes:
+    def answer_of(late: Late) -> bytes:
         late_keys: dict[tuple[str | UUID, int], ErrorCode] = {}
         for partition, late_code in late.items():
             late_keys[partition.topic, partition.index] = late_code
@@ -375,8 +405,9 @@ def _park_until_flushed(
                         partitions[place] = PartitionProduced(produced.partition, code)
         return encode_response(answers, version, correlation_id)
 
-    waiter = FlushWaiter(answer_of, flushes)
-    broker.parking.park(waiter, flushes, deadline_ms)
-    for partition in flushes:
+    waiter = ProduceWaiter(answer_of, targets)
+    watched = dict.fromkeys((*targets.flushes, *targets.replications))
+    broker.parking.park(waiter, watched, deadline_ms)
+    for partition in targets.flushes:
         broker.flusher.request(partition)
     return waiter
