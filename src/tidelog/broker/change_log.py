@@ -29,6 +29,7 @@ from tidelog.model.metadata import (
     PREFIXES,
     TOPIC_RESOURCE,
     ConfigRecord,
+    KeyWrite,
     MetadataCorruptError,
     MetadataRecord,
     PartitionRecord,
@@ -67,12 +68,13 @@ def change_key(sequence: int) -> str:
     return f"{CHANGES_PREFIX}{sequence}"
 
 
-def encode_change(records: Iterable[MetadataRecord]) -> bytes:
-    """The value of `changes/<n>`."""
-    return zlib.compress(b"\n".join(_line(record) for record in records), _COMPRESSION_LEVEL)
+def encode_change(lines: Iterable[bytes]) -> bytes:
+    """The value of `changes/<n>`, from the lines of its records."""
+    return zlib.compress(b"\n".join(lines), _COMPRESSION_LEVEL)
 
 
-def _line(record: MetadataRecord) -> bytes:
+def change_line(record: MetadataRecord, writes: Sequence[KeyWrite]) -> bytes:
+    """The line of a record that has these writes."""
     match record:
         case RemoveTopicRecord():
             fields = {
@@ -84,7 +86,7 @@ def _line(record: MetadataRecord) -> bytes:
         case RemoveBrokerRecord():
             return b"-brokers/%d\t{}" % record.broker_id
         case _:
-            [(key, value)] = record.writes()
+            [(key, value)] = writes
             # Only settings that were all unset have no value, and an empty mapping reads back as that.
             return b"+%b\t%b" % (key.encode(), b"{}" if value is None else value)
 
@@ -208,9 +210,13 @@ def _refers_to_topic(record: MetadataRecord) -> str:
 
 
 class Part(NamedTuple):
-    """What one commit carries of a decision: records, and their writes with the last one for each key."""
+    """What one commit carries of a decision: records, their lines in the change log, and their writes.
+
+    Of several writes of a key there is the last one.
+    """
 
     records: list[MetadataRecord]
+    lines: list[bytes]
     writes: dict[str, bytes | None]
 
 
@@ -220,19 +226,21 @@ def split(records: Sequence[MetadataRecord], writes_max: int, bytes_max: int) ->
     A record belongs to the part of its first write; the removal of a topic of many partitions may go on in
     the parts behind, which is why it names the topic's own key first.
     """
-    part = Part([], {})
+    part = Part([], [], {})
     parts = [part]
     size_bytes = 0
     for record in records:
         begun = False
-        for key, value in record.writes():
+        writes = record.writes()
+        for key, value in writes:
             write_bytes = len(key) + len(value or b"")
             if part.writes and (len(part.writes) >= writes_max or size_bytes + write_bytes > bytes_max):
-                part = Part([], {})
+                part = Part([], [], {})
                 parts.append(part)
                 size_bytes = 0
             if not begun:
                 part.records.append(record)
+                part.lines.append(change_line(record, writes))
                 begun = True
             part.writes[key] = value
             size_bytes += write_bytes

@@ -98,7 +98,7 @@ class Door(Protocol):
 class Job:
     """One decision on its way: waiting, or with its records at the store."""
 
-    __slots__ = ("abandoned", "attempts", "decide", "next_part", "parts", "results", "then", "what")
+    __slots__ = ("abandoned", "attempts", "decide", "decision", "next_part", "parts", "then", "what")
 
     def __init__(self, what: str, decide: Callable[[], Decision], then: Decided) -> None:
         self.what = what
@@ -107,9 +107,10 @@ class Job:
         #: the caller does not wait any more; what has not begun need not be done
         self.abandoned = False
         self.attempts = 0
+        self.decision = Decision((), ())
+        #: the records of the decision by commits, once the first of them is made
         self.parts: list[Part] = []
         self.next_part = 0
-        self.results: Results = ()
 
     def __repr__(self) -> str:
         return f"<Job {self.what} part {self.next_part} of {len(self.parts)}>"
@@ -256,18 +257,17 @@ class Controllership:
         """Decide, and send the first part to the store."""
         job.attempts += 1
         try:
-            decision = job.decide()
+            job.decision = job.decide()
         except BaseException:
             self._current = None
             raise
-        job.results = decision.results
-        job.parts = split(decision.records, COMMIT_WRITES_MAX, COMMIT_BYTES_MAX) if decision.records else []
+        job.parts = []
         job.next_part = 0
         self._commit_next(job)
 
     def _commit_next(self, job: Job) -> None:
-        if job.next_part == len(job.parts):
-            self._finish(job, job.results)
+        if not job.decision.records or (job.parts and job.next_part == len(job.parts)):
+            self._finish(job, job.decision.results)
             return
         began_ms = self._timers.monotonic_ms()
         sequence = self.sequence + 1
@@ -280,6 +280,8 @@ class Controllership:
         self, store: CoordinationStore, job: Job, sequence: int
     ) -> tuple[list[Write | Check], Committed | Conflict]:
         """Write one part; in a worker thread, since thousands of records take their time to encode."""
+        if not job.parts:
+            job.parts = split(job.decision.records, COMMIT_WRITES_MAX, COMMIT_BYTES_MAX)
         versions = self._versions
         part = job.parts[job.next_part]
         changes: dict[str, bytes | None] = dict(part.writes)
@@ -287,15 +289,13 @@ class Controllership:
         changes.pop(CONTROLLER_EPOCH_KEY, None)
         if len(job.parts) > 1:
             if job.next_part == 0:
-                changes[UNFINISHED_KEY] = encode_change(
-                    record for each in job.parts for record in each.records
-                )
+                changes[UNFINISHED_KEY] = encode_change(line for each in job.parts for line in each.lines)
             elif job.next_part == len(job.parts) - 1:
                 changes[UNFINISHED_KEY] = None
         elif UNFINISHED_KEY in versions:
             # The unfinished decision of an earlier controller, which now needs one commit only.
             changes[UNFINISHED_KEY] = None
-        changes[change_key(sequence)] = encode_change(self._unapplied(part.records))
+        changes[change_key(sequence)] = encode_change(line for _, line in self._unapplied(part))
         changes[CHANGES_KEY] = b"%d" % sequence
         changes[change_key(sequence - CHANGES_KEPT)] = None
         writes: list[Write | Check] = [Check(CONTROLLER_EPOCH_KEY, self._epoch_version)]
@@ -312,12 +312,12 @@ class Controllership:
             writes.append(Write(key, value, expected))
         return writes, store.commit(writes)
 
-    def _unapplied(self, records: Sequence[MetadataRecord]) -> list[MetadataRecord]:
+    def _unapplied(self, part: Part) -> list[tuple[MetadataRecord, bytes]]:
         """Without what the image has already, when an unfinished decision is done again."""
         topics = self._door.image.topics
         return [
-            record
-            for record in records
+            (record, line)
+            for record, line in zip(part.records, part.lines, strict=True)
             if not (isinstance(record, TopicRecord) and record.name in topics)
             and not (isinstance(record, RemoveTopicRecord) and record.name not in topics)
         ]
@@ -361,7 +361,7 @@ class Controllership:
         versions.update(committed.versions)
         versions.pop(change_key(sequence), None)
         self.sequence = sequence
-        records = self._unapplied(job.parts[job.next_part].records)
+        records = [record for record, _ in self._unapplied(job.parts[job.next_part])]
         job.next_part += 1
         old = self._door.image
         try:
@@ -433,7 +433,7 @@ class Controllership:
             self._retry_later(job, lambda: self._begin(job))
         else:
             refused = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata kept changing underneath")
-            self._finish(job, (refused,) * max(1, len(job.results)))
+            self._finish(job, (refused,) * len(job.decision.results))
 
     # -- what people want to know
 
