@@ -8,7 +8,6 @@ what would block it.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from random import Random
 from uuid import UUID
 
@@ -32,7 +31,7 @@ from tidelog.broker.transaction_coordinator import (
     TransactionCoordinator,
 )
 from tidelog.controller.commands import ShutDownBroker
-from tidelog.coordination.embedded import EmbeddedStore
+from tidelog.coordination import opening
 from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import TopicPartition
@@ -50,7 +49,6 @@ __all__ = ["Broker", "Request"]
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.sqlite"
 #: the broker-level settings every broker shares are kept under this name
 CLUSTER_DEFAULTS = ""
 #: how long a clean stop waits for other brokers to take over
@@ -94,7 +92,7 @@ class Broker:
         self.rack_aware_reads = settings.get("replica.selector.class") == RACK_AWARE_SELECTOR
         self.disk = disk
         self.log_directories: LogDirectories
-        self._open_store = open_store or (self._open_embedded if store is None else lambda: store)
+        self._open_store = open_store or (self._open_configured_store if store is None else lambda: store)
         self.metadata: Metadata
         #: the replicas here that lead their partition, and those that follow (see replication)
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -152,10 +150,8 @@ class Broker:
         self.image_version = image.version
         self.housekeeping.start()
 
-    def _open_embedded(self) -> CoordinationStore:
-        first_directory = Path(self.settings.log_dirs[0])
-        first_directory.mkdir(parents=True, exist_ok=True)
-        return EmbeddedStore(first_directory / METADATA_FILE)
+    def _open_configured_store(self) -> CoordinationStore:
+        return opening.open_store(self.static_settings)
 
     def _set_strays_aside(self, image: ClusterImage) -> None:
         """Take logs out of the way that belong to no topic, or to a deleted one of the same name.

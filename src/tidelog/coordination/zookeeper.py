@@ -151,6 +151,8 @@ class ZookeeperStore:
         self._lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._connected = threading.Event()
+        self._stop_lock = threading.Lock()
+        self._stopped = False
         self._lost = False
         self._closed = False
         self._folders: set[str] = set()
@@ -279,8 +281,8 @@ class ZookeeperStore:
             self._folders.difference_update(folders_above(self._root, planned.operations[index].path))
             return None
         if isinstance(error, NodeExistsError | NoNodeError | BadVersionError):
-            position = next(number for number, each in enumerate(writes) if each is write)
-            return self._first_conflict(writes[: position + 1], deadline)
+            # A transaction fails at its first operation that does not fit.
+            return self._first_conflict([write], deadline)
         raise StoreError(f"{self._connect} refused to write {write.key}: {error!r}") from error
 
     def _first_conflict(self, writes: Sequence[Write | Check], deadline: float) -> Conflict | None:
@@ -314,8 +316,9 @@ class ZookeeperStore:
         while True:
             if sent >= _SENDS_MAX:
                 raise StoreError(f"{self._connect} broke the connection {sent} times at {planned!r}")
-            if not self._connected.wait(max(0.0, deadline - time.monotonic())):
-                self._check_usable()
+            connected = self._connected.wait(max(0.0, deadline - time.monotonic()))
+            self._check_usable()
+            if not connected:
                 self._marker_version = None
                 kind = CommitUnknown if sent else StoreError
                 raise kind(f"no ZooKeeper at {self._connect} can be reached")
@@ -420,17 +423,24 @@ class ZookeeperStore:
             if self._closed:
                 return
             self._closed = True
+        self._connected.set()
         self._stop_client()
 
     def _stop_client(self) -> None:
-        try:
-            self._client.stop()
-            self._client.close()
-        except (KazooException, OSError) as error:
-            log.warning("the connection to %s did not end cleanly: %s", self._connect, error)
+        with self._stop_lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            try:
+                self._client.stop()
+                self._client.close()
+            except (KazooException, OSError) as error:
+                log.warning("the connection to %s did not end cleanly: %s", self._connect, error)
 
     def _state_changed(self, state: str) -> None:
         """Called by kazoo's connection thread, which must not be held up."""
+        if self._lost or self._closed:
+            return
         if state == KazooState.CONNECTED:
             self._connected.set()
             with self._lock:
@@ -448,6 +458,7 @@ class ZookeeperStore:
                 return
             self._lost = True
             listeners, self._lost_listeners = self._lost_listeners, []
+        self._connected.set()  # whoever waits for a connection need not any more
         log.warning("the session of this broker at %s has ended", self._connect)
         # A thread of its own: kazoo's would wait for itself to stop.
         threading.Thread(
@@ -483,8 +494,9 @@ class ZookeeperStore:
     def _wait_connected(self, deadline: float) -> None:
         """Wait for another member of the ensemble after a connection was lost."""
         time.sleep(0.01)
-        if not self._connected.wait(max(0.0, deadline - time.monotonic())):
-            self._check_usable()
+        connected = self._connected.wait(max(0.0, deadline - time.monotonic()))
+        self._check_usable()
+        if not connected:
             raise StoreError(f"no ZooKeeper at {self._connect} can be reached")
 
     def _result(self, result: Any, deadline: float) -> Any:
