@@ -64,6 +64,8 @@ def alter_configs(
     name: str,
     values: Mapping[str, str],
     removed: Sequence[str],
+    *,
+    quiet: bool = False,
 ) -> None:
     """Set and unset settings in one request: all of them change, or none does."""
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
@@ -79,6 +81,8 @@ def alter_configs(
         resource = ConfigResource(kind, name, incremental_configs=entries)
         futures = admin.incremental_alter_configs([resource], request_timeout=connection.timeout_seconds)
         connection.outcome(futures[resource])
+    if quiet:
+        return
     changes = [f"{setting}={value}" for setting, value in values.items()]
     changes += [f"{setting} back to its default" for setting in removed]
     click.echo(f"Changed {kind} {name}: {', '.join(changes)}.")

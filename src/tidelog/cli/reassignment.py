@@ -162,7 +162,7 @@ class Throttle:
             self._alter("topic", topic, {}, (LEADER_REPLICAS, FOLLOWER_REPLICAS))
 
     def _alter(self, kind: str, name: str, values: dict[str, str], removed: tuple[str, ...]) -> None:
-        alter_configs(self._cluster.connection, self._cluster.admin, kind, name, values, removed)
+        alter_configs(self._cluster.connection, self._cluster.admin, kind, name, values, removed, quiet=True)
 
 
 def throttled_replicas(plan: ReassignmentPlan) -> dict[str, dict[str, str]]:
