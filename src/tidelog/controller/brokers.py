@@ -34,24 +34,27 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
     for broker_id, registered in image.brokers.items():
         if broker_id not in live:
             after[broker_id] = replace(registered, alive=False) if registered.alive else registered
-    for broker_id, broker in live.items():
+    for broker_id, begun in live.items():
         known = image.brokers.get(broker_id)
-        after[broker_id] = _registered(broker, known, command.sequence)
+        after[broker_id] = _registered(begun, known, command.sequence)
         if known is None:
             continue
-        if known.alive and known.incarnation != broker.incarnation:
+        if known.alive and known.incarnation != begun.incarnation:
             restarted.add(broker_id)
-        if known.disk_id and broker.disk_id and known.disk_id != broker.disk_id:
+        if known.disk_id and begun.disk_id and known.disk_id != begun.disk_id:
             lost_disks[broker_id] = known.disk_id
-    records: list[MetadataRecord] = [
-        broker_record(broker)
-        for broker_id, broker in sorted(after.items())
-        if broker != image.brokers.get(broker_id)
-    ]
     lives = Lives.of(after, frozenset(restarted), lost_disks)
     unfit = frozenset(after) - frozenset(lives.steady) | lost_disks.keys()
-    records += settle_partitions(image, settings, lives, unfit)
-    return Decision(tuple(records), (Done(),))
+    first: list[MetadataRecord] = []
+    last: list[MetadataRecord] = []
+    for broker_id, broker in sorted(after.items()):
+        known = image.brokers.get(broker_id)
+        if broker != known:
+            arrives = known is None or (broker.alive and not known.alive)
+            (first if arrives else last).append(broker_record(broker))
+    # A large decision becomes visible in parts, in this order. So nobody is seen to lead who is not alive,
+    # and no new life sees itself registered while it still seems to lead what its last life led.
+    return Decision((*first, *settle_partitions(image, settings, lives, unfit), *last), (Done(),))
 
 
 def _registered(broker: LiveBroker, known: BrokerImage | None, sequence: int) -> BrokerImage:

@@ -137,6 +137,10 @@ class ClusterImage:
             assert topic.name == name and self.topic_names_by_id[topic.topic_id] == name
             for partition in topic.partitions:
                 _check_partition(partition)
+                leader = self.brokers.get(partition.leader)
+                assert leader is None or leader.alive, (
+                    f"{name} is led by broker {partition.leader}, which is dead"
+                )
 
 
 def _check_partition(partition: PartitionImage) -> None:

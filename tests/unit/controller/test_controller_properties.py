@@ -180,6 +180,7 @@ class World:
         for record in decision.records:
             check_stored(record)
         if decision.records:
+            self.check_part(before.apply(decision.records[: self.random.randrange(len(decision.records))]))
             self.image = before.apply(decision.records)
         self.image.check_invariants()
         for record in decision.records:
@@ -211,6 +212,17 @@ class World:
         if partition.reassigning and partition.leader != NO_LEADER:
             in_sync = [member for member in partition.isr if brokers[member].active]
             assert not set(partition.target_replicas) <= set(in_sync), f"{name} has reached its target"
+
+    def check_part(self, part: ClusterImage) -> None:
+        """A decision that is seen in part shows no new life that leads as its last one did."""
+        part.check_invariants()
+        for name, earlier in self.partitions():
+            partition = part.partition(*name)
+            if partition is None or partition.leader not in part.brokers:
+                continue
+            known = self.image.brokers.get(partition.leader)
+            if known is None or part.brokers[partition.leader].incarnation != known.incarnation:
+                assert partition.leader_epoch > earlier.leader_epoch
 
     def check_new_lives(self, before: ClusterImage) -> None:
         """A new life is noticed: it leads under a new epoch, and it is in no ISR that has others."""

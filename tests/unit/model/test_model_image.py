@@ -81,7 +81,7 @@ def test_what_older_versions_stored_still_reads() -> None:
 
 
 def test_dead_brokers_stay_registered() -> None:
-    image = with_orders().apply([BrokerRecord(2, {}), BrokerRecord(1, {}, alive=False)])
+    image = with_orders(0).apply([BrokerRecord(2, {}), BrokerRecord(1, {}, alive=False)])
     image.check_invariants()
     assert set(image.brokers) == {1, 2} and set(image.alive_brokers) == {2}
     assert image.apply([RemoveBrokerRecord(2)]).alive_brokers == {}
@@ -106,10 +106,11 @@ def test_a_partition_knows_where_its_reassignment_leads() -> None:
         PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), removing=(1, 2)),
         PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), adding=(2,), removing=(2,)),
         PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), lost_disk_id="disk"),
+        BrokerRecord(1, {}, alive=False),
     ],
     ids=repr,
 )
-def test_impossible_partitions_are_noticed(record: PartitionRecord) -> None:
+def test_impossible_partitions_are_noticed(record: MetadataRecord) -> None:
     with pytest.raises(AssertionError):
         with_orders().apply([record]).check_invariants()
 
