@@ -200,8 +200,7 @@ class Replication:
         partition.lead(broker.node_id, state.leader_epoch, replicas, now_ms)
         broker.partitions[partition.topic, partition.index] = partition
         if not was_leading or old_epoch != state.leader_epoch:
-            if was_leading:
-                self._unload(partition)
+            # A coordinator that goes on with a newer epoch keeps what it has: its log is the same.
             self._load(partition)
         if partition.waiters and not partition.progressing:
             broker.note_progress(partition)
