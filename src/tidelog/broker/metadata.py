@@ -39,7 +39,6 @@ from tidelog.model.settings import BrokerSettings
 log = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_MS = 30_000
-SESSION_TIMEOUT_MS = 9_000
 FORMING_ATTEMPTS_MAX = 10
 #: how long a broker waits before it asks a store again that failed, or an id that is taken
 RETRY_MS = 250
@@ -72,13 +71,15 @@ class Metadata:
         timers: Timers,
         peers: Peers,
         node_id: int,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.image = ClusterImage()
         #: the number of the last change that the image shows
         self.sequence = 0
         self.node_id = node_id
-        self._session_timeout_ms = session_timeout_ms
+        ensemble = settings.get("zookeeper.connect")
+        self._session_timeout_ms = settings.get_int(
+            "zookeeper.session.timeout.ms" if ensemble else "broker.session.timeout.ms"
+        )
         self._settings = settings
         self._random = random
         self._timers = timers
