@@ -19,6 +19,7 @@ COMMANDS = {
     "cluster": CommandEntry("tidelog.cli.cluster:cluster", "See how a cluster is, and move what it holds."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
+    "zookeeper": CommandEntry("tidelog.cli.zookeeper:zookeeper", "Run a real ZooKeeper for development."),
     "version": CommandEntry("tidelog.cli.version:version", "Print the versions of Tidelog and its client."),
 }
 

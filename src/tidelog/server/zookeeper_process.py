@@ -202,13 +202,9 @@ class ZookeeperServers:
         assert index not in self._processes, "the server is running"
         self._spawn(index)
 
-    def wait(self) -> int:
-        """Block until a server ends by itself; its index."""
-        while True:
-            for index, process in self._processes.items():
-                if process.poll() is not None:
-                    return index
-            time.sleep(0.2)
+    def ended(self) -> list[int]:
+        """Servers that ended by themselves."""
+        return [index for index, process in self._processes.items() if process.poll() is not None]
 
     def stop(self) -> None:
         """End every server, and wait for it."""
