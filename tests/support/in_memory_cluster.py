@@ -397,7 +397,9 @@ class InMemoryCluster:
 
     # -- using
 
-    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 3, **configs: str) -> UUID:
+    def create_topic(
+        self, name: str, partitions: int = 1, replication_factor: int = 3, **configs: str
+    ) -> UUID:
         """Create a topic and wait until every broker has placed its replicas."""
         spec = TopicSpec(
             name, partitions, replication_factor, configs={k.replace("_", "."): v for k, v in configs.items()}
@@ -496,5 +498,6 @@ def joined(answer: Any) -> bytes:
     if isinstance(answer, bytes | bytearray):
         return bytes(answer)
     return b"".join(
-        bytes(c) if isinstance(c, bytes | bytearray) else c.file.read(c.position, c.size_bytes) for c in answer
+        bytes(c) if isinstance(c, bytes | bytearray) else c.file.read(c.position, c.size_bytes)
+        for c in answer
     )

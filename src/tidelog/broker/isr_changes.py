@@ -71,6 +71,7 @@ class IsrChanges:
             if fallen:
                 log.info("%s: %s fell behind", partition, sorted(fallen))
                 self._propose(partition, replicas.isr - fallen)
+            self.consider_all(partition)
             # Somebody outside the ISR who was waited for may have been given up by now.
             if partition.advance_high_watermark(now_ms) and partition.waiters and not partition.progressing:
                 broker.note_progress(partition)
@@ -80,6 +81,17 @@ class IsrChanges:
         replicas = partition.replicas
         if replicas is not None and replicas.may_join(follower_id, partition.high_watermark):
             self._propose(partition, replicas.isr | {follower_id})
+
+    def consider_all(self, partition: "Partition") -> None:
+        """Something else has changed: have those join who could not when they last fetched."""
+        replicas = partition.replicas
+        if replicas is None or len(replicas.isr) == replicas.replica_count:
+            return
+        now_ms = self._broker.clock.now_ms()
+        for follower_id, follower in replicas.followers.items():
+            contact = follower.contact
+            if contact is not None and now_ms - contact.last_fetch_ms <= replicas.lag_max_ms:
+                self.consider(partition, follower_id)
 
     def _propose(self, partition: "Partition", isr: frozenset[int]) -> None:
         assert partition.replicas is not None
@@ -146,6 +158,7 @@ class IsrChanges:
                 continue
             log.info("%s: the ISR %s was refused: %s", partition, list(change.isr), result.code.name)
             if result.code in NOT_MADE:
+                # Looked at again when the image changes, or with the next check.
                 replicas.take_back()
             elif result.code not in OUT_OF_DATE:
                 self._waiting[partition] = None

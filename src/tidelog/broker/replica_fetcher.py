@@ -98,7 +98,7 @@ class ReplicaFetcher:
 
     def _start_at_end(self, key: PartitionKey, partition: "Partition") -> None:
         self._counts_from[key] = self._request_number + 1
-        self._session.follow(key, partition.position)
+        self._session.follow_anew(key, partition.position)
 
     def leave(self, partition: "Partition") -> None:
         """Fetch a partition no more."""

@@ -102,6 +102,8 @@ class Replication:
             if now is None or not now.alive or now.incarnation != before.incarnation:
                 self.feeds.forget(broker_id)
                 self._broker.peers.forget(broker_id)
+        for partition in self._broker.partitions.values():
+            self.isr_changes.consider_all(partition)
 
     def place_topic(self, topic: TopicImage, before: TopicImage | None = None) -> None:
         """Give the replicas of a topic their roles; `before` is what they were placed by last time."""
@@ -202,6 +204,8 @@ class Replication:
         if not was_leading or old_epoch != state.leader_epoch:
             # A coordinator that goes on with a newer epoch keeps what it has: its log is the same.
             self._load(partition)
+        if replicas is not None:
+            self.isr_changes.consider_all(partition)
         if partition.waiters and not partition.progressing:
             broker.note_progress(partition)
 

@@ -74,14 +74,24 @@ class FollowerSession:
         return self._positions.get(key)
 
     def follow(self, key: PartitionKey, position: Position) -> None:
-        """Fetch a partition from here on, from this position."""
+        """Go on with a partition at this position."""
         if self._positions.get(key) != position:
             self._positions[key] = position
             self._changed[key] = None
-            self._forgotten.pop(key, None)
+
+    def follow_anew(self, key: PartitionKey, position: Position) -> None:
+        """Fetch a partition from this position on, as if it had not been fetched before.
+
+        An answer that is still to come for it is not going to be used, but the leader believes that what it
+        says is known here. So it has to forget the partition first.
+        """
+        if key in self._positions:
+            self._forgotten[key] = None
+        self._positions[key] = position
+        self._changed[key] = None
 
     def leave(self, key: PartitionKey) -> None:
-        """Fetch a partition no more."""
+        """Fetch a partition no more, or not for a while."""
         if self._positions.pop(key, None) is not None:
             self._changed.pop(key, None)
             self._forgotten[key] = None

@@ -1,0 +1,355 @@
+"""Replication among brokers without sockets: what acks=all promises, failover, truncation, the ISR."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from in_memory_cluster import InMemoryCluster, Node, Produced
+
+from tidelog.model.errors import ErrorCode
+
+
+def produce(cluster: InMemoryCluster, topic: str, *values: bytes, **how: Any) -> Produced:
+    """Produce to the leader and wait for the answer."""
+    index = how.get("index", 0)
+    cluster.run_until(lambda: cluster.leader(topic, index) is not None)
+    leader = cluster.leader(topic, index)
+    assert leader is not None
+    produced = cluster.produce(leader.node_id, topic, *values, **how)
+    cluster.run_until(lambda: produced)
+    return produced
+
+
+def same_everywhere(cluster: InMemoryCluster, topic: str, index: int = 0) -> Callable[[], bool]:
+    """Whether all living replicas have the same log, the same watermark, and nobody is out of sync."""
+
+    def check() -> bool:
+        if cluster.leader(topic, index) is None:
+            return False
+        state = cluster.state(topic, index)
+        living = [node.node_id for node in cluster.living if node.node_id in state.replicas]
+        replicas = [cluster.replica(node_id, topic, index) for node_id in living]
+        return (
+            set(state.isr) >= set(living)
+            and len({replica.log.log_end_offset for replica in replicas}) == 1
+            and len({replica.high_watermark for replica in replicas}) == 1
+            and all(replica.high_watermark == replica.log.log_end_offset for replica in replicas)
+            and len({cluster.content(node_id, topic, index) for node_id in living}) == 1
+        )
+
+    return check
+
+
+def leader_of(cluster: InMemoryCluster, topic: str) -> Node:
+    cluster.run_until(lambda: cluster.leader(topic) is not None)
+    leader = cluster.leader(topic)
+    assert leader is not None
+    return leader
+
+
+def test_acks_all_is_answered_when_all_in_sync_have_it() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    leader = leader_of(cluster, "t")
+    produced = cluster.produce(leader.node_id, "t", b"a", b"b")
+    cluster.run_until(lambda: produced)
+    assert (produced.error, produced.offset) == (ErrorCode.NONE, 0)
+    assert {cluster.replica(node_id, "t").log.log_end_offset for node_id in cluster.nodes} == {2}
+    cluster.run_until(same_everywhere(cluster, "t"), timeout_ms=50)
+
+
+def test_acks_one_does_not_wait_and_acks_all_does() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    leader = leader_of(cluster, "t")
+    for node_id in cluster.nodes:
+        if node_id != leader.node_id:
+            cluster.freeze(node_id)
+    fast = cluster.produce(leader.node_id, "t", b"a", acks=1)
+    slow = cluster.produce(leader.node_id, "t", b"b", acks=-1, timeout_ms=1000)
+    cluster.run_until(lambda: fast, timeout_ms=100)
+    assert fast.error is ErrorCode.NONE and not slow
+    cluster.run_until(lambda: slow, timeout_ms=1100)
+    assert slow.error is ErrorCode.REQUEST_TIMED_OUT
+    assert cluster.replica(leader.node_id, "t").high_watermark == 0
+
+
+def test_followers_learn_the_watermark_at_once() -> None:
+    cluster = InMemoryCluster(replica_fetch_wait_max_ms="400")
+    cluster.create_topic("t")
+    leader_of(cluster, "t")
+    cluster.run_for(1000)
+    for number in range(5):
+        assert produce(cluster, "t", b"%d" % number).offset == number
+        cluster.run_for(20)
+        assert {cluster.replica(node_id, "t").high_watermark for node_id in cluster.nodes} == {number + 1}
+
+
+def test_idle_followers_send_little() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", partitions=60)
+    cluster.run_for(3000)
+    assert sum(len(node.broker.partitions) for node in cluster.living) == 60
+    before = cluster.events_count
+    cluster.run_for(10_000)
+    # Six pairs of brokers, two polls a second each, and the timers of the brokers.
+    assert cluster.events_count - before < 10 * 6 * 2 * 6 + 500
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_leader_dies_and_nothing_acknowledged_is_lost(seed: int) -> None:
+    cluster = InMemoryCluster(seed=seed)
+    cluster.create_topic("t", min_insync_replicas="2")
+    acknowledged = []
+    for number in range(30):
+        if number % 10 == 9:
+            cluster.kill(leader_of(cluster, "t").node_id)
+            cluster.run_until(lambda: len(cluster.living) == 2 and cluster.leader("t") is not None)
+        produced = produce(cluster, "t", b"value %d" % number)
+        assert produced.error is ErrorCode.NONE
+        acknowledged.append((produced.offset, b"value %d" % number))
+        dead = [node.node_id for node in cluster.nodes.values() if node.dead]
+        for node_id in dead:
+            cluster.restart(node_id)
+            cluster.run_until(same_everywhere(cluster, "t"))
+    assert [offset for offset, _ in acknowledged] == list(range(30))
+    for node_id in cluster.nodes:
+        content = cluster.content(node_id, "t")
+        assert all(value in content for _, value in acknowledged)
+
+
+def test_a_diverged_tail_is_cut_when_the_old_leader_returns() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    old = leader_of(cluster, "t")
+    assert produce(cluster, "t", b"everywhere").error is ErrorCode.NONE
+    others = [node_id for node_id in cluster.nodes if node_id != old.node_id]
+    for node_id in others:
+        cluster.cut(old.node_id, node_id)
+    lonely = [cluster.produce(old.node_id, "t", b"lonely %d" % n, acks=1) for n in range(3)]
+    cluster.run_until(lambda: all(lonely))
+    assert cluster.replica(old.node_id, "t").log.log_end_offset == 4
+    cluster.kill(old.node_id)
+    cluster.heal()
+    new = leader_of(cluster, "t")
+    assert new.node_id != old.node_id
+    assert produce(cluster, "t", b"after").offset == 1
+    cluster.restart(old.node_id)
+    cluster.run_until(same_everywhere(cluster, "t"))
+    content = cluster.content(old.node_id, "t")
+    assert b"after" in content and b"lonely" not in content
+    assert cluster.replica(old.node_id, "t").log.log_end_offset == 2
+
+
+def test_those_who_wait_are_told_that_the_leader_is_another() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    old = leader_of(cluster, "t")
+    cluster.run_for(100)
+    for node_id in cluster.nodes:
+        if node_id != old.node_id:
+            cluster.cut(old.node_id, node_id)
+    waiting = cluster.produce(old.node_id, "t", b"x")
+    cluster.run_for(10)
+    cluster.expire_session(old.node_id)
+    cluster.run_until(lambda: waiting, timeout_ms=5000)
+    assert waiting.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_that_stops_leaves_the_isr_and_comes_back() -> None:
+    cluster = InMemoryCluster(replica_lag_time_max_ms="2000", broker_session_timeout_ms="9000000")
+    cluster.create_topic("t", min_insync_replicas="2")
+    leader = leader_of(cluster, "t")
+    slow = next(n.node_id for n in cluster.living if n is not leader and n is not cluster.controller)
+    cluster.run_for(500)
+    cluster.freeze(slow)
+    waiting = cluster.produce(leader.node_id, "t", b"x")
+    cluster.run_until(lambda: waiting, timeout_ms=5000)
+    assert waiting.error is ErrorCode.NONE
+    assert set(cluster.state("t").isr) == set(cluster.nodes) - {slow}
+    cluster.thaw(slow)
+    cluster.run_until(same_everywhere(cluster, "t"), timeout_ms=5000)
+
+
+def test_too_few_in_sync() -> None:
+    cluster = InMemoryCluster(replica_lag_time_max_ms="2000")
+    cluster.create_topic("t", partitions=3, min_insync_replicas="2")
+    cluster.run_for(500)
+    leader = cluster.controller
+    assert leader is not None
+    index = next(index for topic, index in leader.broker.partitions if topic == "t")
+    for node_id in cluster.nodes:
+        if node_id != leader.node_id:
+            cluster.freeze(node_id)
+    first = cluster.produce(leader.node_id, "t", b"x", index=index, timeout_ms=20_000)
+    cluster.run_until(lambda: set(cluster.state("t", index).isr) == {leader.node_id}, timeout_ms=10_000)
+    cluster.run_for(10)
+    assert cluster.replica(leader.node_id, "t", index).high_watermark == 0, "what one has is not committed"
+    second = cluster.produce(leader.node_id, "t", b"y", index=index)
+    third = cluster.produce(leader.node_id, "t", b"z", index=index, acks=1)
+    cluster.run_until(lambda: second and third, timeout_ms=100)
+    assert (second.error, third.error) == (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NONE)
+    for node_id in cluster.nodes:
+        cluster.thaw(node_id)
+    cluster.run_until(lambda: first)
+    assert first.error is ErrorCode.NONE
+    cluster.run_until(same_everywhere(cluster, "t", index))
+
+
+def test_a_wiped_broker_refills() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", partitions=3)
+    for number in range(30):
+        assert produce(cluster, "t", b"%d" % number, index=number % 3).error is ErrorCode.NONE
+    cluster.kill(2)
+    cluster.run_for(100)
+    cluster.restart(2, wiped=True)
+    for index in range(3):
+        cluster.run_until(same_everywhere(cluster, "t", index))
+
+
+def test_a_retry_is_recognised_by_the_next_leader() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    idempotent = {"producer_id": 9, "producer_epoch": 0}
+    for sequence in range(3):
+        produced = produce(cluster, "t", b"%d" % sequence, base_sequence=sequence, **idempotent)
+        assert (produced.error, produced.offset) == (ErrorCode.NONE, sequence)
+    cluster.kill(leader_of(cluster, "t").node_id)
+    again = produce(cluster, "t", b"2", base_sequence=2, **idempotent)
+    assert (again.error, again.offset) == (ErrorCode.NONE, 2)
+    gap = produce(cluster, "t", b"9", base_sequence=9, **idempotent)
+    assert gap.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(cluster, "t", b"3", base_sequence=3, **idempotent).offset == 3
+
+
+def test_followers_start_with_the_watermark_they_noted() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    for number in range(10):
+        produce(cluster, "t", b"%d" % number)
+    cluster.run_for(6000)
+    for node_id in list(cluster.nodes):
+        cluster.kill(node_id)
+    started = [cluster.restart(node_id) for node_id in list(cluster.nodes)]
+    for node in started:
+        replica = node.broker.replica("t", 0)
+        assert replica is not None and replica.high_watermark == 10
+    cluster.run_until(same_everywhere(cluster, "t"))
+
+
+def test_a_deleted_topic_takes_its_replicas_along_and_the_name_can_return() -> None:
+    from tidelog.controller.commands import DeleteTopics, TopicReference
+
+    cluster = InMemoryCluster()
+    first_id = cluster.create_topic("t")
+    assert produce(cluster, "t", b"first life").error is ErrorCode.NONE
+    done: list[Any] = []
+    assert cluster.controller is not None
+    cluster.controller.broker.metadata.submit(DeleteTopics((TopicReference("t"),)), done.extend)
+    cluster.run_until(lambda: done)
+    cluster.run_until(lambda: all("t" not in node.broker.image.topics for node in cluster.living))
+    assert all(not node.broker.partitions and not node.broker.followed for node in cluster.living)
+    assert all(not node.broker.replication.fetchers for node in cluster.living)
+    assert cluster.create_topic("t") != first_id
+    assert produce(cluster, "t", b"second life").offset == 0
+    cluster.run_until(same_everywhere(cluster, "t"))
+    assert all(b"first" not in cluster.content(node_id, "t") for node_id in cluster.nodes)
+
+
+class Storm:
+    """Producing with acks=all while brokers die, stop and lose each other."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.cluster = InMemoryCluster(
+            seed=seed,
+            latency_ms_max=3,
+            replica_lag_time_max_ms="1500",
+            replica_socket_timeout_ms="2000",
+            log_segment_bytes="700",
+        )
+        self.cluster.create_topic("t", partitions=2, min_insync_replicas="2")
+        self.sent: list[tuple[bytes, int, Produced]] = []
+        self.watermarks: dict[int, tuple[int, int]] = {}
+
+    def run(self, turns: int = 60) -> None:
+        cluster, random = self.cluster, self.random
+        for turn in range(turns):
+            for _ in range(random.randint(0, 4)):
+                self.send(turn)
+            self.fault()
+            cluster.run_for(random.choice((1, 5, 30, 300, 1500)))
+            self.check_watermarks()
+        cluster.heal()
+        for node_id, node in list(cluster.nodes.items()):
+            if node.frozen:
+                cluster.thaw(node_id)
+            if node.dead:
+                cluster.restart(node_id)
+        for index in range(2):
+            cluster.run_until(same_everywhere(cluster, "t", index))
+        self.check_acknowledged()
+
+    def send(self, turn: int) -> None:
+        index = self.random.randrange(2)
+        leader = self.cluster.leader("t", index)
+        if leader is not None:
+            value = b"<%d/%d>" % (turn, len(self.sent))
+            self.sent.append((value, index, self.cluster.produce(leader.node_id, "t", value, index=index)))
+
+    def fault(self) -> None:
+        cluster, random = self.cluster, self.random
+        node_id = random.choice(list(cluster.nodes))
+        node = cluster.nodes[node_id]
+        match random.randrange(12):
+            case 0 if len(cluster.living) > 1:
+                if not node.dead:
+                    cluster.kill(node_id)
+            case 1 | 2:
+                if node.dead:
+                    cluster.restart(node_id)
+            case 3 if not node.dead:
+                cluster.freeze(node_id)
+            case 4 | 5 if node.frozen and not node.dead:
+                cluster.thaw(node_id)
+            case 6:
+                cluster.cut(*random.sample(list(cluster.nodes), 2))
+            case 7 | 8:
+                cluster.heal()
+            case 9 if not node.dead:
+                cluster.expire_session(node_id)
+
+    def check_watermarks(self) -> None:
+        """A leader's watermark never goes back under one leader epoch, and one epoch has one leader."""
+        for index in range(2):
+            leaders: dict[int, int] = {}
+            for node in self.cluster.living:
+                partition = node.broker.partitions.get(("t", index))
+                if partition is None:
+                    continue
+                other = leaders.setdefault(partition.leader_epoch, node.node_id)
+                assert other == node.node_id, (
+                    f"{other} and {node.node_id} lead epoch {partition.leader_epoch}"
+                )
+                epoch, watermark = self.watermarks.get(index, (-1, 0))
+                if partition.leader_epoch >= epoch:
+                    if partition.leader_epoch == epoch:
+                        assert partition.high_watermark >= watermark
+                    self.watermarks[index] = (partition.leader_epoch, partition.high_watermark)
+
+    def check_acknowledged(self) -> None:
+        for index in range(2):
+            contents = {node_id: self.cluster.content(node_id, "t", index) for node_id in self.cluster.nodes}
+            for value, where, produced in self.sent:
+                if where == index and produced and produced.error is ErrorCode.NONE:
+                    assert all(value in content for content in contents.values()), f"{value!r} is lost"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_storm_loses_nothing_acknowledged(seed: int) -> None:
+    storm = Storm(seed)
+    storm.run()
+    acknowledged = [p for _, _, p in storm.sent if p and p.error is ErrorCode.NONE]
+    assert acknowledged
