@@ -42,10 +42,12 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
             results.append(changed)
             continue
         results.append(Done())
-        if changed != _present_configs(resource, image):
+        present = _present_configs(resource, image)
+        if changed != present:
             kind = TOPIC_RESOURCE if resource.type is ConfigResourceType.TOPIC else BROKER_RESOURCE
             records.append(ConfigRecord(kind, resource.name, changed))
-            unclean = unclean or UNCLEAN_ELECTION in changed
+            # Unsetting counts too: what holds for all brokers may be laxer.
+            unclean = unclean or present.get(UNCLEAN_ELECTION) != changed.get(UNCLEAN_ELECTION)
     if unclean and not command.validate_only:
         # Whoever allows unclean elections waits for one.
         records += elect_offline(image.apply(records), settings)

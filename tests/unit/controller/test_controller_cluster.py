@@ -265,6 +265,18 @@ def test_unclean_elections_happen_where_they_are_allowed(where: str) -> None:
     assert cluster.image.topics["b"].partitions[0].leader == NO_LEADER
 
 
+def test_unsetting_a_stricter_setting_of_a_topic_elects() -> None:
+    cluster = Cluster()
+    cluster.create("a", (1, 2), **{UNCLEAN: "false"})
+    cluster.change((1,))
+    cluster.lives(2, 3)
+    cluster.allow_unclean(ConfigResourceType.BROKER, ALL_BROKERS)
+    assert cluster.a0().leader == NO_LEADER
+    unset = ConfigChange(UNCLEAN, ConfigOperation.DELETE)
+    assert cluster.run(AlterConfigs((ConfigChanges(ConfigResourceType.TOPIC, "a", (unset,)),))) == (Done(),)
+    assert state(cluster.a0())[:2] == (2, (2,))
+
+
 def test_only_checking_whether_unclean_could_be_set_elects_nobody() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2))
