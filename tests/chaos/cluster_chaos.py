@@ -59,6 +59,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "replica.lag.time.max.ms": "4000",
     "log.segment.bytes": "4000000",
+    "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
 }
 SESSION_SECONDS = {"embedded": 4.0, "zookeeper": 6.0}
