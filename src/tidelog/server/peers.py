@@ -110,7 +110,8 @@ class _Link(asyncio.BufferedProtocol):
 
     def _send(self) -> None:
         """Put on the wire what may go, in one write."""
-        if self._transport is None or not self._writable:
+        if self._transport is None or not self._writable or self._transport.is_closing():
+            # A connection that is closing tells so on a later turn; what waits goes over the next one.
             return
         chunks: list[bytes] = []
         while self._unsent and len(self._in_flight) < IN_FLIGHT_MAX:
