@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -95,11 +95,11 @@ class ZookeeperSecurity:
     tls: bool = False
     truststore: str | None = None
     keystore: str | None = None
-    keystore_password: str | None = None
+    keystore_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
-    sasl_password: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
     #: nodes may be used by whoever authenticated as their creator only
     set_acl: bool = False
 
