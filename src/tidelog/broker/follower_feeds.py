@@ -220,6 +220,12 @@ class FollowerFeeds:
     def handle(self, request: FetchRequest, version: int, correlation_id: int, now_ms: int) -> Any:
         """Answer a follower's fetch that has a session, or let it wait; None if it has none."""
         broker = self._broker
+        life = broker.image.alive_brokers.get(request.replica_id)
+        if life is not None and 0 <= request.replica_epoch < life.epoch:
+            # An earlier life of the follower, or this one before it has heard of its new epoch: where it
+            # stands does not count, so it has to say so again.
+            code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            return encode_response([], version, correlation_id, error=code)
         session, opened, error = broker.fetch_sessions.resolve(request, now_ms, True, privileged=True)
         if error:
             return encode_response([], version, correlation_id, error=error)
@@ -266,9 +272,6 @@ def note_fetch(
     if not log.log_start_offset <= offset <= log.log_end_offset or _diverges(partition, wanted):
         return
     follower_id = request.replica_id
-    life = broker.image.alive_brokers.get(follower_id)
-    if life is not None and 0 <= request.replica_epoch < life.epoch:
-        return  # an earlier life of the follower
     known = replicas.followers.get(follower_id)
     start_before = -1 if known is None else known.log_start_offset
     if not replicas.fetched(

@@ -25,7 +25,7 @@ def same_everywhere(cluster: InMemoryCluster, topic: str, index: int = 0) -> Cal
     """Whether all living replicas have the same log, the same watermark, and nobody is out of sync."""
 
     def check() -> bool:
-        if cluster.leader(topic, index) is None:
+        if cluster.leader(topic, index) is None or cluster.controller is None:
             return False
         state = cluster.state(topic, index)
         living = [node.node_id for node in cluster.living if node.node_id in state.replicas]
