@@ -2,8 +2,8 @@
 
 `launch` returns at once, so that several brokers start side by side; `wait_ready` waits with a bound. The
 child is in a process group of its own: Ctrl-C in the terminal reaches the parent alone. It does not outlive
-the parent: it watches the pipe that is its standard input (see `child_broker`), and should it be stopped by
-SIGSTOP when the parent dies, the kernel ends it, because its process group is orphaned then.
+the parent: it watches the pipe that is its standard input, and stops cleanly when that ends; one that was
+stopped by SIGSTOP is continued by the kernel when the parent dies, and then sees it (see `child_broker`).
 """
 
 import contextlib
@@ -14,11 +14,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NamedTuple
 
 LOG_TAIL_BYTES = 4000
+
+
+_lasting_threads: dict[int, ThreadPoolExecutor] = {}
+
+
+def in_lasting_thread(start: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes]":
+    """Start a child from a thread that ends with the process: to the kernel, that thread is the parent.
+
+    Brokers may be started from threads that end long before the process does.
+    """
+    process_id = os.getpid()  # threads do not come along through a fork
+    if process_id not in _lasting_threads:
+        _lasting_threads[process_id] = ThreadPoolExecutor(1, "tidelog-parent")
+    return _lasting_threads[process_id].submit(start).result()
 
 
 class BrokerNotStarted(RuntimeError):
@@ -87,20 +102,24 @@ class BrokerProcess:
         self._received = b""
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self.log.open("ab")) if isinstance(self.log, Path) else self.log
-            self._process = subprocess.Popen(
-                [*command, str(self.broker_id)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **self.environment, "PYTHONPATH": python_path},
-                process_group=0,
-            )
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    [*command, str(self.broker_id)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env={**os.environ, **self.environment, "PYTHONPATH": python_path},
+                    process_group=0,
+                )
+
+            self._process = in_lasting_thread(start)
         instructions = {
             "settings": self.settings,
             "log_level": self.log_level,
             "log_format": self.log_format,
         }
-        assert self._process.stdin is not None
+        assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended already: wait_ready says so
             self._process.stdin.write(json.dumps(instructions).encode() + b"\n")
             self._process.stdin.flush()

@@ -17,6 +17,7 @@ from tidelog.server.log_format import configure_logging
 from tidelog.server.process import ListenError, ReadyInfo, serve
 
 PARENT_GONE_GRACE_SECONDS = 5.0
+PR_SET_PDEATHSIG = 1
 
 
 def read_instructions() -> dict[str, object]:
@@ -42,6 +43,15 @@ def end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def be_continued_without_parent() -> None:
+    """Ask the kernel (Linux) for SIGCONT when the parent dies: a process that is stopped sees no pipe end."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 class ReadyPipe:
     """Standard output, kept for the one ready line; whatever else is printed goes to the log."""
 
@@ -61,6 +71,7 @@ def main() -> int:
     configure_logging(str(instructions["log_format"]), str(instructions["log_level"]))
     overrides = instructions["settings"]
     assert isinstance(overrides, dict)
+    be_continued_without_parent()
     threading.Thread(target=end_with_parent, name="parent-watch", daemon=True).start()
     try:
         return serve(BrokerSettings.resolve(overrides), on_ready=ready_pipe.announce)
