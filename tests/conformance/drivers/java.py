@@ -53,11 +53,16 @@ def jars() -> Path:
     return folder
 
 
-def run_java(bootstrap: str, scenario: str, *arguments: str) -> list[tuple[str, str]]:
-    """What the scenario said, in order, as names and values."""
+def java_command(source: Path, *arguments: str) -> list[str]:
+    """How to run a source file that uses the client."""
     java = require_program("java")
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"]
-    command = [java, *options, str(SOURCE), bootstrap, scenario, *arguments]
+    return [java, *options, str(source), *arguments]
+
+
+def run_java(bootstrap: str, scenario: str, *arguments: str) -> list[tuple[str, str]]:
+    """What the scenario said, in order, as names and values."""
+    command = java_command(SOURCE, bootstrap, scenario, *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
     assert done.returncode == 0, f"{scenario} failed: {done.stderr[-3000:]}"
     return [(name, value) for name, _, value in (line.partition("=") for line in done.stdout.splitlines())]

@@ -32,6 +32,7 @@ async function main() {
   consumer.on(consumer.events.CRASH, release)
   consumer.on(consumer.events.GROUP_JOIN, (event) => {
     release()
+    if (leaving) return // a rebalance that was under way may still end
     held = (event.payload.memberAssignment[topic] || []).slice().sort((a, b) => a - b)
     say('A', held.join(',') || '-')
   })
