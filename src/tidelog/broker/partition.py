@@ -11,7 +11,7 @@ process), with acks=all also in the logs of the in-sync followers. It is on the 
 before the fsync that covers it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -167,6 +167,12 @@ class Partition:
             f"{self} has {len(replicas.isr)} replicas in sync, min.insync.replicas asks for {needed}",
         )
 
+    def low_watermark(self, alive: Callable[[int], bool]) -> int:
+        """The earliest offset that this replica, or a living follower of it, still has."""
+        if self.replicas is None:
+            return self.log.log_start_offset
+        return self.replicas.low_watermark(self.log.log_start_offset, alive)
+
     def replicated(self, end_offset: int) -> ErrorCode | None:
         """Whether everything before an offset is as safe as acks=all promises: an error, NONE, or not yet."""
         if not self.leads:
@@ -242,6 +248,11 @@ class Partition:
         return True
 
     # -- reading and appending
+
+    @property
+    def knows_its_watermark(self) -> bool:
+        """False for a new leader until it has seen that everything from before its time is committed."""
+        return self.replicas is None or self.high_watermark >= self.replicas.epoch_start_offset
 
     @property
     def last_stable_offset(self) -> int:

@@ -1,13 +1,18 @@
 """Replication among brokers without sockets: what acks=all promises, failover, truncation, the ISR."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from random import Random
 from typing import Any
 
 import pytest
 from in_memory_cluster import InMemoryCluster, Node, Produced
 
+from tidelog.client.requests import decode_response, encode_request
+from tidelog.controller.commands import AlterReassignments, Reassignment
 from tidelog.model.errors import ErrorCode
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
 
 
 def produce(cluster: InMemoryCluster, topic: str, *values: bytes, **how: Any) -> Produced:
@@ -256,6 +261,161 @@ def test_a_deleted_topic_takes_its_replicas_along_and_the_name_can_return() -> N
     assert produce(cluster, "t", b"second life").offset == 0
     cluster.run_until(same_everywhere(cluster, "t"))
     assert all(b"first" not in cluster.content(node_id, "t") for node_id in cluster.nodes)
+
+
+def ask(cluster: InMemoryCluster, node_id: int, key: int, version: int, **fields: Any) -> list[Any]:
+    """Send a control request as another broker would; the decoded answer comes into the list."""
+    answers: list[Any] = []
+    asking = next(node for node in cluster.living if node.node_id != node_id)
+    asking.request(
+        node_id,
+        key,
+        version,
+        encode_request(key, version, fields),
+        lambda body: answers.append(decode_response(key, version, body)),  # type: ignore[arg-type]
+        timeout_ms=60_000,
+    )
+    return answers
+
+
+def delete_records(cluster: InMemoryCluster, node_id: int, offset: int) -> list[Any]:
+    partitions = [{"partition_index": 0, "offset": offset}]
+    timeout = timedelta(seconds=5)
+    topics = [{"name": "t", "partitions": partitions}]
+    return ask(cluster, node_id, 21, 2, topics=topics, timeout=timeout)
+
+
+def test_records_are_deleted_on_every_replica_before_the_answer() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    for number in range(10):
+        produce(cluster, "t", b"%d" % number)
+    leader = leader_of(cluster, "t")
+    answers = delete_records(cluster, leader.node_id, 7)
+    cluster.run_until(lambda: answers, timeout_ms=100)
+    row = answers[0].topics[0].partitions[0]
+    assert (row.error_code, row.low_watermark) == (ErrorCode.NONE, 7)
+    assert {cluster.replica(node_id, "t").log.log_start_offset for node_id in cluster.nodes} == {7}
+    frozen = next(node.node_id for node in cluster.living if node not in (leader, cluster.controller))
+    cluster.freeze(frozen)
+    answers = delete_records(cluster, leader.node_id, 8)
+    cluster.run_until(lambda: answers, timeout_ms=6000)
+    assert answers[0].topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_follower_far_behind_starts_where_the_leader_does() -> None:
+    cluster = InMemoryCluster(log_segment_bytes="300")
+    cluster.create_topic("t")
+    leader = leader_of(cluster, "t")
+    away = next(node.node_id for node in cluster.living if node not in (leader, cluster.controller))
+    produce(cluster, "t", b"first")
+    cluster.kill(away)
+    for number in range(20):
+        produce(cluster, "t", b"%d" % number)
+    answers = delete_records(cluster, leader.node_id, 15)
+    cluster.run_until(lambda: answers)
+    cluster.restart(away)
+    cluster.run_until(same_everywhere(cluster, "t"))
+    log = cluster.replica(away, "t").log
+    assert (log.log_start_offset, log.log_end_offset) == (15, 21)
+
+
+def test_transactions_are_the_same_on_followers() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    leader = leader_of(cluster, "t")
+    partition = cluster.replica(leader.node_id, "t")
+    for producer_id, committed in ((5, True), (6, False), (7, None)):
+        values = build_batch(
+            [Record(0, cluster.clock.time_ms, None, b"x", ())],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        partition.append_produced(memoryview(bytearray(values)), cluster.clock.time_ms)
+        if committed is not None:
+            marker = {"coordinator_epoch": 0, "transaction_version": 0, "now_ms": cluster.clock.time_ms}
+            assert partition.append_marker(producer_id, 0, committed=committed, **marker) is None
+    leader.broker.note_progress(partition)
+    leader.broker.wake_progressed()
+    cluster.run_until(same_everywhere(cluster, "t"))
+    for node_id in cluster.nodes:
+        replica = cluster.replica(node_id, "t")
+        assert (replica.high_watermark, replica.last_stable_offset) == (5, 4)
+        assert [a.producer_id for a in replica.log.aborted_transactions(0, 5)] == [6]
+
+
+def test_consumers_read_from_the_follower_in_their_rack() -> None:
+    cluster = InMemoryCluster(
+        racks={1: "a", 2: "b", 3: "c"},
+        replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    )
+    topic_id = cluster.create_topic("t")
+    produce(cluster, "t", b"near")
+    cluster.run_for(50)
+    leader = leader_of(cluster, "t")
+    racks = {node_id: rack for node_id, rack in cluster.racks.items() if node_id != leader.node_id}
+
+    def fetch(node_id: int, rack: str, offset: int = 0) -> Any:
+        partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        topics = [{"topic_id": topic_id, "partitions": [partition]}]
+        fields = {"topics": topics, "rack_id": rack, "min_bytes": 1, "max_wait": timedelta(0)}
+        answers = ask(cluster, node_id, 1, 13, **fields)
+        cluster.run_until(lambda: answers)
+        return answers[0].responses[0].partitions[0]
+
+    for node_id, rack in racks.items():
+        sent_on = fetch(leader.node_id, rack)
+        assert (sent_on.preferred_read_replica, sent_on.records or b"") == (node_id, b"")
+        near = fetch(node_id, rack)
+        assert near.error_code == ErrorCode.NONE and b"near" in near.records
+        assert (near.high_watermark, fetch(node_id, rack, 9).error_code) == (
+            1,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
+    at_home = fetch(leader.node_id, cluster.racks[leader.node_id])
+    assert at_home.preferred_read_replica == -1 and b"near" in at_home.records
+
+
+def reassign(cluster: InMemoryCluster, *replicas: int) -> None:
+    done: list[Any] = []
+    assert cluster.controller is not None
+    command = AlterReassignments((Reassignment("t", 0, replicas),))
+    cluster.controller.broker.metadata.submit(command, done.extend)
+    cluster.run_until(lambda: done)
+    cluster.run_until(lambda: cluster.state("t").replicas == replicas)
+
+
+def test_a_reassigned_partition_is_copied_and_the_old_copies_go() -> None:
+    cluster = InMemoryCluster((1, 2, 3, 4, 5))
+    cluster.create_topic("t", replication_factor=2)
+    for number in range(20):
+        produce(cluster, "t", b"%d" % number)
+    old = cluster.state("t").replicas
+    new = tuple(node_id for node_id in cluster.nodes if node_id not in old)
+    reassign(cluster, *new)
+    cluster.run_until(same_everywhere(cluster, "t"))
+    cluster.run_for(100)
+    for node_id in old:
+        assert cluster.broker(node_id).replica("t", 0) is None
+        assert not cluster.nodes[node_id].disk.exists("/data/t-0")
+    assert produce(cluster, "t", b"more").offset == 20
+    # One replica, and several again: the only one leads without anybody to wait for.
+    reassign(cluster, new[0])
+    assert produce(cluster, "t", b"alone").offset == 21
+    assert cluster.replica(new[0], "t").replicas is None
+    reassign(cluster, new[0], *old)
+    assert produce(cluster, "t", b"together").offset == 22
+    cluster.run_until(same_everywhere(cluster, "t"))
+
+
+def test_flush_messages_holds_on_followers() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", flush_messages="1")
+    produced = produce(cluster, "t", b"safe")
+    assert produced.error is ErrorCode.NONE
+    assert all(cluster.replica(node_id, "t").log.recovery_point == 1 for node_id in cluster.nodes)
 
 
 class Storm:

@@ -7,6 +7,8 @@ Behaviour
   start because nothing is tiered, -5 the last tiered offset (v9) and -6 the earliest pending upload (v11):
   none.
 - Leader epochs are checked from v4 on (KIP-320).
+- A new leader that does not know yet how far the one before it had committed has no end to tell:
+  OFFSET_NOT_AVAILABLE, before v5 LEADER_NOT_AVAILABLE (KIP-207).
 """
 
 import logging
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST_OFFSET_NOT_AVAILABLE = 5
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -41,7 +44,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
                 "partitions": [
                     {
                         "partition_index": wanted.partition_index,
-                        **_offset(broker, topic.name, wanted, read_committed),
+                        **_offset(broker, topic.name, wanted, read_committed, request.version),
                     }
                     for wanted in topic.partitions
                 ],
@@ -51,7 +54,9 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     }
 
 
-def _offset(broker: "Broker", topic: str, wanted: Any, read_committed: bool) -> Mapping[str, object]:
+def _offset(
+    broker: "Broker", topic: str, wanted: Any, read_committed: bool, version: int
+) -> Mapping[str, object]:
     partition, error = broker.find_partition(topic, wanted.partition_index)
     if partition is None:
         return {"error_code": error}
@@ -59,15 +64,22 @@ def _offset(broker: "Broker", topic: str, wanted: Any, read_committed: bool) -> 
     if error:
         return {"error_code": error}
     try:
-        return _look_up(partition, wanted.timestamp, read_committed)
+        found = _look_up(partition, wanted.timestamp, read_committed)
     except OSError as fault:
         logger.error("%s could not be searched: %s", partition, fault)
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    if found is None:
+        known = version >= FIRST_OFFSET_NOT_AVAILABLE
+        return {"error_code": ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE}
+    return found
 
 
-def _look_up(partition: Partition, timestamp: int, read_committed: bool) -> Mapping[str, object]:
+def _look_up(partition: Partition, timestamp: int, read_committed: bool) -> Mapping[str, object] | None:
+    """The offset; None while the end of what is committed is not known."""
     log = partition.log
     if timestamp == LATEST:
+        if not partition.knows_its_watermark:
+            return None
         return {"offset": partition.readable_end(read_committed), "leader_epoch": partition.leader_epoch}
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
@@ -77,8 +89,10 @@ def _look_up(partition: Partition, timestamp: int, read_committed: bool) -> Mapp
     if timestamp < MAX_TIMESTAMP:
         return {"error_code": ErrorCode.INVALID_REQUEST}
     found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_by_timestamp(timestamp)
-    if found is None or found.offset >= partition.readable_end(read_committed):
+    if found is None:
         return {"offset": -1}
+    if found.offset >= partition.readable_end(read_committed):
+        return {"offset": -1} if partition.knows_its_watermark else None
     return {
         "offset": found.offset,
         "timestamp": found.timestamp_ms,
