@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from tidelog.model.image import PartitionImage
 
 UNKNOWN = -1
+NEVER_MS = -(1 << 62)
 
 Eligible = Callable[[int, int], bool]
 """Whether a broker that fetched under this broker epoch may join an ISR: that life of it goes on."""
@@ -57,10 +58,10 @@ class Follower:
         self.log_end_offset = UNKNOWN
         self.log_start_offset = UNKNOWN
         self.broker_epoch = UNKNOWN
-        self.last_caught_up_ms = 0
+        self.last_caught_up_ms = NEVER_MS
         #: where the leader's log ended at the fetch before, and when that was
         self.last_fetch_end_offset = UNKNOWN
-        self.last_fetch_ms = 0
+        self.last_fetch_ms = NEVER_MS
         self.contact: Contact | None = None
 
     def fetched(self, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> None:
@@ -145,9 +146,9 @@ class LeaderReplicas:
             self.epoch_start_offset = epoch_start_offset
             for follower in self.followers.values():
                 # One in the ISR gets the time to show up; one outside must not hold the watermark back.
-                follower.last_caught_up_ms = now_ms if follower.broker_id in self.isr else 0
+                follower.last_caught_up_ms = now_ms if follower.broker_id in self.isr else NEVER_MS
                 follower.last_fetch_end_offset = epoch_start_offset
-                follower.last_fetch_ms = now_ms if follower.broker_id in self.isr else 0
+                follower.last_fetch_ms = now_ms if follower.broker_id in self.isr else NEVER_MS
         return True
 
     @property
