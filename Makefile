@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PORT ?= 9092
 DATA ?= data
+BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
@@ -25,8 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Install into a virtual environment (the other targets do this by themselves)
 
-up: $(STAMP) ## Start a broker on localhost:9092 (PORT=, DATA= choose others); Ctrl-C stops it
-	@exec $(BIN)/tidelog up --port $(PORT) --data $(DATA)
+up: $(STAMP) ## Start a broker on localhost:9092 (PORT=, DATA=, BROKERS=3 for a cluster); Ctrl-C stops it
+	@exec $(BIN)/tidelog up --port $(PORT) --data $(DATA) --brokers $(BROKERS)
 
 demo: $(STAMP) ## A one-minute tour: broker, topic, produce, consume, look at the files
 	@$(BIN)/python examples/tour.py

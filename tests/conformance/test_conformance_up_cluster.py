@@ -136,13 +136,14 @@ def test_a_cluster_lives_through_kill_roll_and_moves(cluster: UpCluster) -> None
 
     before = cluster.process_ids()
     cluster.command("cluster", "roll", "--data", str(cluster.data))
+    cluster.wait_event("rolled")
     assert not set(before) & set(cluster.process_ids())
     assert consumed(cluster.bootstrap, RECORDS) == list(range(RECORDS))
 
     cluster.command("cluster", "elect")
     cluster.command("cluster", "move", TOPIC, "0", "--leader", "2", "--execute")
     cluster.command("cluster", "reassign", "--all-topics", "--replication-factor", "2", "--execute")
-    cluster.command("cluster", "decommission", "3", "--execute", "--throttle", "50000000")
+    cluster.command("cluster", "decommission", "3", "--execute")
     rows = json.loads(cluster.command("cluster", "brokers", "--json"))
     assert [row["replicas"] == 0 for row in rows] == [False, False, True]
     os.kill(cluster.process_ids()[2], signal.SIGTERM)

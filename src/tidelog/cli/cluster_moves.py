@@ -1,5 +1,6 @@
 """`tidelog cluster reassign`, `move`, `elect`, `decommission`: plans first, and only --execute does them."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,27 +108,18 @@ def carry_out(
 ) -> None:
     """Start a plan, wait until it is done and take the throttle away again."""
     limit = None if throttle is None else reassignment.Throttle(cluster, plan, throttle, state.alive_racks)
-    if limit is not None:
-        limit.set()
-    reassignment.start(cluster, plan)
-    if no_wait:
-        click.echo("Under way: 'tidelog cluster reassign --list' shows what is left.", err=True)
+    with contextlib.ExitStack() as stack:
         if limit is not None:
-            click.echo("The throttle stays until you unset it: see 'tidelog config unset'.", err=True)
-        return
-    shown = -1
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown
-        if done != shown:
-            click.echo(f"{done} of {total} partitions done", err=True)
-            shown = done
-
-    try:
-        different = reassignment.wait_done(cluster, plan, progress)
-    finally:
-        if limit is not None:
-            limit.clear()
+            stack.callback(limit.clear)
+            limit.set()
+        reassignment.start(cluster, plan)
+        if no_wait:
+            click.echo("Under way: 'tidelog cluster reassign --list' shows what is left.", err=True)
+            if limit is not None:
+                click.echo("The throttle stays until you unset it: see 'tidelog config unset'.", err=True)
+            stack.pop_all()
+            return
+        different = reassignment.wait_done(cluster, plan, progress_lines())
     if different:
         first = different[0]
         raise CommandError(
@@ -136,6 +128,19 @@ def carry_out(
             "someone may have cancelled it; run the command again to see what is left",
         )
     click.echo("Done.", err=True)
+
+
+def progress_lines() -> Callable[[int, int], None]:
+    """A line on standard error whenever more partitions are done."""
+    shown = -1
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if done != shown:
+            click.echo(f"{done} of {total} partitions done", err=True)
+            shown = done
+
+    return progress
 
 
 @click.command()
