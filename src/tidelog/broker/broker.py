@@ -17,6 +17,7 @@ from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.group_coordinator import GroupCoordinator
 from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.log_moves import LogMoves
 from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
@@ -107,6 +108,7 @@ class Broker:
         self.flusher = Flusher(background, self._flushed, self._flush_failed)
         self.housekeeping: Housekeeping
         self.replication = Replication(self)
+        self.log_moves = LogMoves(self)
         self.producer_ids: ProducerIds
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
@@ -149,6 +151,7 @@ class Broker:
         self.metadata.listen(self._image_changed)
         self.image_version = image.version
         self.housekeeping.start()
+        self.log_moves.resume()
 
     def _open_configured_store(self) -> CoordinationStore:
         return opening.open_store(self.static_settings)

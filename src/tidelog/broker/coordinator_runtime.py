@@ -257,7 +257,7 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
     def create_topic(self, then: Callable[[], None]) -> None:
         """Ask the controller for the topic; `then` runs when it has answered, whatever it says."""
         broker = self._broker
-        spec = internal_topic(self.topic, broker.settings, max(1, len(broker.image.brokers)))
+        spec = internal_topic(self.topic, broker.settings, max(1, len(broker.image.alive_brokers)))
         broker.metadata.submit(CreateTopics((spec,)), lambda _: then(), timeout_ms=CREATION_MS_MAX)
 
     # ------------------------------------------------------------ ticks

@@ -29,6 +29,10 @@ class Flusher:
         self._running: set[Partition] = set()
         self._again: set[Partition] = set()
 
+    def is_flushing(self, partition: Partition) -> bool:
+        """Whether a flush of the partition is under way."""
+        return partition in self._running
+
     def request(self, partition: Partition) -> None:
         """Make everything the partition has appended so far durable."""
         if partition in self._running:

@@ -157,12 +157,20 @@ class Housekeeping:
         except OSError as fault:
             log.error("the folder of %s could not be renamed: %s", partition, fault)
 
+    def let_compaction_go(self, partition: Partition) -> None:
+        """The files of a partition are about to move: what the cleaner is doing with them is called off."""
+        self._compaction.forget(partition)
+
+    def remove_folder_later(self, folder: str, delay_ms: int) -> None:
+        """Remove the folder of a log that is out of use a little later."""
+        directories = self._broker.log_directories
+        self._later(delay_ms, lambda: directories.remove_folder(folder))
+
     def discard_log(self, place: TopicPartition, delay_ms: int) -> None:
         """Take an open log out of use and remove its folder a little later."""
         broker = self._broker
         deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
-        folder = broker.log_directories.delete_log(place, deletion_id)
-        self._later(delay_ms, lambda: broker.log_directories.remove_folder(folder))
+        self.remove_folder_later(broker.log_directories.delete_log(place, deletion_id), delay_ms)
 
     def _remove_folder(self, folder: str) -> None:
         directories = self._broker.log_directories

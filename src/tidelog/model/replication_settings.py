@@ -56,6 +56,11 @@ REPLICATION_SETTINGS = (
         choices=(RACK_AWARE_SELECTOR, LEADER_SELECTOR),
     ),
     _broker(
+        "replica.alter.log.dirs.io.max.bytes.per.second", _LONG, INT64_MAX, _MEDIUM,
+        "How many bytes a second are copied between log directories (AlterReplicaLogDirs).",
+        minimum=1, update_mode=UpdateMode.CLUSTER_WIDE,
+    ),
+    _broker(
         "leader.replication.throttled.rate", _LONG, INT64_MAX, _MEDIUM,
         "How many bytes a second go out to throttled replicas (leader.replication.throttled.replicas).",
         minimum=0, update_mode=UpdateMode.PER_BROKER,

@@ -147,7 +147,7 @@ _NETWORK = (
     ),
     _broker(
         "request.timeout.ms", _INT, 30_000, _HIGH,
-        "How long a request between brokers may take.", minimum=1, inert=True,
+        "How long a request between brokers may take.", minimum=1,
     ),
 )  # fmt: skip
 

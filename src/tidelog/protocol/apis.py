@@ -88,6 +88,7 @@ _ROWS = (
     Api(28, "TxnOffsetCommit", 0, 5, 3, Family.GROUP),
     Api(32, "DescribeConfigs", 1, 4, 4, Family.METADATA),
     Api(33, "AlterConfigs", 0, 2, 2, Family.METADATA),
+    Api(34, "AlterReplicaLogDirs", 1, 2, 2, Family.METADATA),
     Api(35, "DescribeLogDirs", 1, 4, 2, Family.METADATA),
     Api(37, "CreatePartitions", 0, 3, 2, Family.METADATA),
     Api(42, "DeleteGroups", 0, 2, 2, Family.GROUP),

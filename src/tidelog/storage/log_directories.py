@@ -11,6 +11,7 @@ A data directory holds, under Kafka's names:
     cleaner-offset-checkpoint           up to where each log was compacted
     <topic>-<partition>/                a log
     <topic>-<partition>.<id>-delete/    a log on its way out
+    <topic>-<partition>.<id>-future/    a log on its way in, from another data directory (future_log)
     <topic>-<partition>.<id>-stray/     a log that no topic claimed at a start
 
 Everything that would make the broker use the wrong data is refused with `LogDirectoryUnusable`, whose
@@ -29,6 +30,12 @@ from tidelog.model.identifiers import TopicPartition, topic_name_fault
 from tidelog.model.log_config import LogConfig
 from tidelog.storage import checkpoints
 from tidelog.storage.disk import Disk, File
+from tidelog.storage.future_log import (
+    FUTURE_SUFFIX,
+    is_moved_here,
+    parse_future_name,
+    tagged_folder_name,
+)
 from tidelog.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.partition_metadata import PartitionMetadataMalformed, encode_topic_id
@@ -40,7 +47,6 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-FOLDER_NAME_LENGTH_MAX = 255
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +176,7 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 class LogDirectories:
     """All data directories of a broker, and its open logs."""
 
-    __slots__ = ("_directory_of", "_disk", "_order", "directories", "logs", "open_files")
+    __slots__ = ("_directory_of", "_disk", "_order", "directories", "logs", "open_files", "preferred")
 
     def __init__(self, disk: Disk, directories: list[LogDirectory], open_files: OpenFiles) -> None:
         self._disk = disk
@@ -178,6 +184,8 @@ class LogDirectories:
         self.open_files = open_files
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        #: where logs that do not exist yet shall begin, if somebody said so
+        self.preferred: dict[TopicPartition, LogDirectory] = {}
         self._order = CheckpointOrder()
 
     @classmethod
@@ -220,13 +228,26 @@ class LogDirectories:
                 path = f"{directory.path}/{name}"
                 if topic_partition is None or not self._disk.is_directory(path):
                     continue
+                stored = StoredPartition(topic_partition, directory, path)
                 if topic_partition in found:
-                    raise LogDirectoryUnusable(
-                        f"log.dirs: {topic_partition} is in {found[topic_partition].path} and in {path}; "
-                        "remove the one that is out of date"
-                    )
-                found[topic_partition] = StoredPartition(topic_partition, directory, path)
+                    stored = self._the_moved_one(found[topic_partition], stored)
+                found[topic_partition] = stored
         return list(found.values())
+
+    def _the_moved_one(self, one: StoredPartition, other: StoredPartition) -> StoredPartition:
+        """Of two folders of a log, the one that took the other's place when a crash came; the other goes."""
+        moved = [stored for stored in (one, other) if is_moved_here(self._disk, stored.path)]
+        if len(moved) != 1:
+            raise LogDirectoryUnusable(
+                f"log.dirs: {one.topic_partition} is in {one.path} and in {other.path}; "
+                "remove the one that is out of date"
+            )
+        (kept,) = moved
+        stale = other if kept is one else one
+        doomed = tagged_folder_name(stale.topic_partition, uuid4(), DELETE_SUFFIX)
+        self._disk.rename(stale.path, f"{stale.directory.path}/{doomed}")
+        self._disk.sync_directory(stale.directory.path)
+        return kept
 
     def open_all(
         self,
@@ -279,6 +300,8 @@ class LogDirectories:
             (each for each in self.directories if self._disk.is_directory(f"{each.path}/{name}")), None
         )
         if directory is None:
+            directory = self.preferred.pop(topic_partition, None)
+        if directory is None:
             directory = min(self.directories, key=lambda each: each.log_count)
         stored = StoredPartition(topic_partition, directory, f"{directory.path}/{name}")
         return self._open_log(stored, config, now_ms, producer_id_expiration_ms, topic_id)
@@ -326,6 +349,34 @@ class LogDirectories:
         """The high watermark that was last written down for an open log; 0 if none was."""
         return self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
 
+    # Moving logs between directories
+
+    def directory_at(self, path: str) -> LogDirectory | None:
+        """The data directory of this path; None if it is none of them."""
+        wanted = path.rstrip("/") or "/"
+        return next((each for each in self.directories if each.path == wanted), None)
+
+    def moved(self, log: PartitionLog, directory: LogDirectory) -> None:
+        """A log has moved to another data directory: it takes its place among the open ones."""
+        topic_partition = log.topic_partition
+        before = self._directory_of[topic_partition]
+        before.log_count -= 1
+        for noted in (before.recovery_points, before.log_start_offsets):
+            noted.pop(topic_partition, None)
+        directory.high_watermarks[topic_partition] = before.high_watermarks.pop(topic_partition, 0)
+        self.logs[topic_partition] = log
+        self._directory_of[topic_partition] = directory
+        directory.log_count += 1
+
+    def future_folders(self) -> list[tuple[TopicPartition | None, LogDirectory, str]]:
+        """Copies that an earlier run did not finish: of which log, if that can be told, where, the folder."""
+        return [
+            (parse_future_name(name), directory, f"{directory.path}/{name}")
+            for directory in self.directories
+            for name in self._disk.list(directory.path)
+            if name.endswith(FUTURE_SUFFIX) and self._disk.is_directory(f"{directory.path}/{name}")
+        ]
+
     # Deleting logs
 
     def delete_log(self, topic_partition: TopicPartition, deletion_id: UUID) -> str:
@@ -336,9 +387,7 @@ class LogDirectories:
         log.close(clean=False)
         for offsets in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
             offsets.pop(topic_partition, None)
-        suffix = f"-{topic_partition.partition}.{deletion_id.hex}{DELETE_SUFFIX}"
-        topic = topic_partition.topic[: FOLDER_NAME_LENGTH_MAX - len(suffix)]
-        doomed = f"{directory.path}/{topic}{suffix}"
+        doomed = f"{directory.path}/{tagged_folder_name(topic_partition, deletion_id, DELETE_SUFFIX)}"
         self._disk.rename(log.directory, doomed)
         self._disk.sync_directory(directory.path)
         return doomed
@@ -349,9 +398,7 @@ class LogDirectories:
         Nothing is removed: whoever runs the broker may want to look at it. Returns the new path.
         """
         topic_partition, directory, path = stored
-        suffix = f"-{topic_partition.partition}.{stray_id.hex}{STRAY_SUFFIX}"
-        topic = topic_partition.topic[: FOLDER_NAME_LENGTH_MAX - len(suffix)]
-        aside = f"{directory.path}/{topic}{suffix}"
+        aside = f"{directory.path}/{tagged_folder_name(topic_partition, stray_id, STRAY_SUFFIX)}"
         self._disk.rename(path, aside)
         self._disk.sync_directory(directory.path)
         return aside
@@ -366,8 +413,8 @@ class LogDirectories:
         ]
 
     def remove_folder(self, path: str) -> None:
-        """Remove the folder of a deleted log; may run in a worker thread."""
-        assert path.endswith(DELETE_SUFFIX), f"{path} is not the folder of a deleted log"
+        """Remove the folder of a deleted log or of a copy; may run in a worker thread."""
+        assert path.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)), f"{path} is not the folder of a deleted log"
         self._disk.remove_tree(path)
 
     # Checkpoints and closing

@@ -79,7 +79,6 @@ class PartitionLog:
         "_roll_after_timestamp_ms",
         "_segment_bytes",
         "_swapping",
-        "_truncation_count",
         "_unsynced_indexes",
         "active",
         "config",
@@ -94,6 +93,7 @@ class PartitionLog:
         "topic_id",
         "topic_partition",
         "truncated_bytes",
+        "truncation_count",
     )
 
     def __init__(
@@ -122,7 +122,7 @@ class PartitionLog:
         # doubt.
         self._names_version = 1
         self._names_synced = 0
-        self._truncation_count = 0
+        self.truncation_count = 0
         # Closed segments, oldest first, whose index files were written but not synced.
         self._unsynced_indexes: list[Segment] = []
         # Compacted segments that have taken their place in the log, but not yet their names.
@@ -554,7 +554,7 @@ class PartitionLog:
             transaction_indexes=tuple(segment.transaction_index for segment in segments),
             leader_epochs=self.leader_epochs,
             directories=directories,
-            truncation_count=self._truncation_count,
+            truncation_count=self.truncation_count,
             names_version=self._names_version,
         )
 
@@ -562,7 +562,7 @@ class PartitionLog:
         """Take note that a plan of this log has run."""
         self._names_synced = max(self._names_synced, plan.names_version)
         self._unsynced_indexes = [each for each in self._unsynced_indexes if each not in plan.indexed]
-        if plan.truncation_count == self._truncation_count:
+        if plan.truncation_count == self.truncation_count:
             self.recovery_point = max(self.recovery_point, plan.end_offset)
 
     def flush(self) -> None:
@@ -677,7 +677,7 @@ class PartitionLog:
         """
         self.recovery_point = min(self.recovery_point, offset)
         # A flush under way was planned for the log as it is now.
-        self._truncation_count += 1
+        self.truncation_count += 1
 
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one: the leader's log differs from there.
@@ -693,7 +693,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return
         self._finish_swap_now()
-        self._truncation_count += 1
+        self.truncation_count += 1
         keep = max(1, bisect_right(self._base_offsets, offset))
         removed = self.segments[keep:]
         kept = self.segments[:keep]
@@ -725,7 +725,7 @@ class PartitionLog:
         self._finish_swap_now()
         # The new segment may have the name of one that is on its way out.
         self.dropped.run()
-        self._truncation_count += 1
+        self.truncation_count += 1
         config, now_ms = self.config, self.active.last_appended_ms
         for segment in reversed(self.segments):
             segment.remove()

@@ -506,6 +506,7 @@ def test_describe_log_dirs(version: int, tmp_path: Any) -> None:
         return body(directory=f"{directory}/{key}", topic_partition=key, size_bytes=size_bytes)
 
     logs = [log("a", 1, first, 10), log("a", 0, second, 20), log("b", 0, first, 30)]
+    node.log_moves = body(futures={})  # type: ignore[attr-defined]
     node.log_directories = body(  # type: ignore[attr-defined]
         directories=[body(path=f"{first}/"), body(path=str(second))],
         logs={item.topic_partition: item for item in logs},

@@ -1,7 +1,8 @@
 """DescribeLogDirs (key 35), versions 1 to 4: the data folders of this broker and what they hold.
 
 Null topics mean all. Partitions that are not here are left out. From version 4 the size and the free space of
-the volume are sent, -1 where they cannot be told (KIP-827). There are no future replicas and no lag.
+the volume are sent, -1 where they cannot be told (KIP-827). A replica that moves to another folder is shown
+in both: in the new one as a future replica, with how many offsets it is behind.
 """
 
 import shutil
@@ -25,19 +26,17 @@ _UNKNOWN_BYTES = -1
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     """Answer from the open logs."""
     logs = _chosen_logs(broker, request)
+    futures = broker.log_moves.futures
     results: list[Fields] = []
     for directory in broker.log_directories.directories:
         topics: dict[str, list[Fields]] = {}
         for log in logs:
+            place = log.topic_partition
             if str(PurePath(log.directory).parent) == str(PurePath(directory.path)):
-                topics.setdefault(log.topic_partition.topic, []).append(
-                    {
-                        "partition_index": log.topic_partition.partition,
-                        "partition_size": log.size_bytes,
-                        "offset_lag": 0,
-                        "is_future_key": False,
-                    }
-                )
+                topics.setdefault(place.topic, []).append(_row(log, 0, is_future=False))
+            future = futures.get(place)
+            if future is not None and future.target == directory.path:
+                topics.setdefault(place.topic, []).append(_row(future.copy, future.lag, is_future=True))
         total_bytes, usable_bytes = _volume_bytes(directory.path)
         results.append(
             {
@@ -49,6 +48,15 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
             }
         )
     return {"error_code": ErrorCode.NONE, "results": results}
+
+
+def _row(log: "PartitionLog", lag: int, *, is_future: bool) -> Fields:
+    return {
+        "partition_index": log.topic_partition.partition,
+        "partition_size": log.size_bytes,
+        "offset_lag": lag,
+        "is_future_key": is_future,
+    }
 
 
 def _chosen_logs(broker: "Broker", request: "Request") -> list["PartitionLog"]:

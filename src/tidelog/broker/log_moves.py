@@ -1,0 +1,166 @@
+"""Replicas that move between the log directories of this broker (AlterReplicaLogDirs).
+
+A move copies the log into the other directory while the log goes on (`storage.future_log`): a piece at a
+time, between other work, no faster than `replica.alter.log.dirs.io.max.bytes.per.second`. When the copy has caught
+up it is flushed in the background, catches up once more, and takes the log's place between two appends; what
+is left to sync then is little. A replica that leaves the broker takes its copy with it. A start begins
+unfinished moves again, from their beginning.
+"""
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import TopicPartition
+from tidelog.storage.future_log import FutureLog
+from tidelog.storage.log_directories import LogDirectory
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partition import Partition
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 1 << 20
+#: when to look again after something was in the way
+RETRY_MS = 10
+
+
+class _Move:
+    """One replica on its way."""
+
+    __slots__ = ("directory", "flushed", "future", "partition")
+
+    def __init__(self, partition: "Partition", directory: LogDirectory, future: FutureLog) -> None:
+        self.partition = partition
+        self.directory = directory
+        self.future = future
+        #: whether the copy was flushed once after it had caught up
+        self.flushed = False
+
+
+class LogMoves:
+    """The moves of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._moves: dict[TopicPartition, _Move] = {}
+
+    def __repr__(self) -> str:
+        return f"<LogMoves {', '.join(map(str, self._moves))}>"
+
+    @property
+    def futures(self) -> dict[TopicPartition, FutureLog]:
+        """The copies under way."""
+        return {place: move.future for place, move in self._moves.items()}
+
+    def resume(self) -> None:
+        """At start: begin again what was not finished."""
+        for place, directory, folder in self._broker.log_directories.future_folders():
+            self._broker.housekeeping.remove_folder_later(folder, 0)
+            if place is not None and self._broker.replica(*place) is not None:
+                self.move(place, directory.path)
+
+    def move(self, place: TopicPartition, path: str) -> ErrorCode:
+        """Begin to move a replica to the directory; NONE when it is under way, or there already."""
+        broker = self._broker
+        directories = broker.log_directories
+        directory = directories.directory_at(path)
+        if directory is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        partition = broker.replica(*place)
+        if partition is None:
+            if broker.image.partition(*place) is None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            # Kafka's answer as well: the wish is kept for when the replica comes.
+            directories.preferred[place] = directory
+            return ErrorCode.REPLICA_NOT_AVAILABLE
+        running = self._moves.get(place)
+        if running is not None:
+            if running.directory is directory:
+                return ErrorCode.NONE
+            self._abandon(place, running)
+        if directories.directory_of(place) is directory:
+            return ErrorCode.NONE
+        try:
+            future = FutureLog(
+                broker.disk,
+                directories.open_files,
+                partition.log,
+                directory.path,
+                UUID(int=broker.random.getrandbits(128), version=4),
+                now_ms=broker.clock.now_ms(),
+                producer_id_expiration_ms=broker.settings.get_int("producer.id.expiration.ms"),
+            )
+        except OSError as fault:
+            log.error("%s cannot be moved to %s: %s", partition, path, fault)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._moves[place] = move = _Move(partition, directory, future)
+        self._step_later(place, move, 0)
+        return ErrorCode.NONE
+
+    def _step_later(self, place: TopicPartition, move: _Move, delay_ms: int) -> None:
+        deadline_ms = self._broker.clock.now_ms() + delay_ms
+        self._broker.timers.set(("log move", place), deadline_ms, partial(self._step, place, move))
+
+    def _step(self, place: TopicPartition, move: _Move) -> None:
+        """Copy a piece, or come to the end."""
+        broker = self._broker
+        if self._moves.get(place) is not move:
+            return
+        if broker.replica(*place) is not move.partition:
+            self._abandon(place, move)
+            return
+        try:
+            copied_bytes = move.future.copy_some(PIECE_BYTES, broker.clock.now_ms())
+            if copied_bytes:
+                rate = broker.settings.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
+                self._step_later(place, move, copied_bytes * 1_000 // rate)
+            elif not move.flushed:
+                self._flush(place, move)
+            elif broker.flusher.is_flushing(move.partition):
+                self._step_later(place, move, RETRY_MS)
+            else:
+                self._take_over(place, move)
+        except OSError as fault:
+            log.error("the move of %s to %s failed: %s", move.partition, move.directory.path, fault)
+            self._abandon(place, move)
+
+    def _flush(self, place: TopicPartition, move: _Move) -> None:
+        move.flushed = True
+        copy = move.future.copy
+        plan = copy.flush_plan()
+        if plan is None:
+            self._step_later(place, move, 0)
+            return
+
+        def flushed(fault: BaseException | None) -> None:
+            if isinstance(fault, OSError):
+                log.error("the copy of %s could not be flushed: %s", move.partition, fault)
+                if self._moves.get(place) is move:
+                    self._abandon(place, move)
+                return
+            copy.flushed(plan)
+            self._step_later(place, move, 0)
+
+        self._broker.background.run(plan.run, flushed)
+
+    def _take_over(self, place: TopicPartition, move: _Move) -> None:
+        broker, partition = self._broker, move.partition
+        broker.housekeeping.let_compaction_go(partition)
+        deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
+        moved, doomed = move.future.take_over(partition.config, broker.clock.now_ms(), deletion_id)
+        del self._moves[place]
+        partition.log = moved
+        broker.log_directories.moved(moved, move.directory)
+        broker.housekeeping.remove_folder_later(doomed, partition.config.file_delete_delay_ms)
+        broker.housekeeping.checkpoint()
+        log.info("%s was moved to %s", partition, move.directory.path)
+
+    def _abandon(self, place: TopicPartition, move: _Move) -> None:
+        self._moves.pop(place, None)
+        self._broker.timers.cancel(("log move", place))
+        move.future.copy.close(clean=False)
+        self._broker.housekeeping.remove_folder_later(move.future.copy.directory, 0)
