@@ -1,10 +1,10 @@
 """Replicas that move between the log directories of this broker (AlterReplicaLogDirs).
 
 A move copies the log into the other directory while the log goes on (`storage.future_log`): a piece at a
-time, between other work, no faster than `replica.alter.log.dirs.io.max.bytes.per.second`. When the copy has caught
-up it is flushed in the background, catches up once more, and takes the log's place between two appends; what
-is left to sync then is little. A replica that leaves the broker takes its copy with it. A start begins
-unfinished moves again, from their beginning.
+time, between other work, no faster than `replica.alter.log.dirs.io.max.bytes.per.second`. When the copy has
+caught up it is flushed in the background, catches up once more, and takes the log's place between two
+appends; what is left to sync then is little. A replica that leaves the broker takes its copy with it. A start
+begins unfinished moves again, from their beginning.
 """
 
 import logging
