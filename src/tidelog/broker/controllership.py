@@ -71,6 +71,8 @@ ATTEMPTS_MAX = 5
 QUEUE_MAX = 10_000
 RETRY_MS_MIN = 50
 RETRY_MS_MAX = 1_000
+_TAKEOVER = "takeover"
+_MEMBERSHIP = "membership"
 _RETRY_TIMER = "controller retry"
 _REBALANCE_TIMER = "controller rebalance"
 
@@ -158,7 +160,7 @@ class Controllership:
         if takeover.unfinished is not None:
             records = decode_change(takeover.unfinished.value)
             self._queue.append(Job("unfinished decision", lambda: Decision(tuple(records), ()), _nothing))
-        self._membership_job = Job("takeover", self._decide_takeover, _nothing)
+        self._membership_job = Job(_TAKEOVER, self._decide_takeover, _nothing)
         self._queue.append(self._membership_job)
         self._set_rebalance_timer()
         self._carry_out()
@@ -206,7 +208,7 @@ class Controllership:
             return
         self._live = live
         if self._membership_job is None:
-            job = self._membership_job = Job("membership", self._decide_membership, _nothing)
+            job = self._membership_job = Job(_MEMBERSHIP, self._decide_membership, _nothing)
             self._queue.appendleft(job)
             self._carry_out()
 
@@ -443,7 +445,8 @@ class Controllership:
         new = self._door.image
         if old.brokers is not new.brokers:
             for broker_id in sorted(old.alive_brokers.keys() - new.alive_brokers.keys()):
-                log.warning("broker %d is gone", broker_id)
+                planned = old.alive_brokers[broker_id].shutting_down
+                log.log(logging.INFO if planned else logging.WARNING, "broker %d is gone", broker_id)
             for broker_id, broker in sorted(new.alive_brokers.items()):
                 before = old.alive_brokers.get(broker_id)
                 if before is None or before.incarnation != broker.incarnation:
@@ -456,7 +459,9 @@ class Controllership:
                     elected += record.leader != NO_LEADER
                     leaderless += record.leader == NO_LEADER
         if elected or leaderless:
-            log.warning(
+            by_itself = job.what in (_TAKEOVER, _MEMBERSHIP)
+            log.log(
+                logging.WARNING if by_itself or leaderless else logging.INFO,
                 "%s: %d leaders elected, %d partitions without a leader, in %d ms",
                 job.what, elected, leaderless, elapsed_ms,
             )  # fmt: skip
