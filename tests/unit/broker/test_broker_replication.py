@@ -513,3 +513,42 @@ def test_a_storm_loses_nothing_acknowledged(seed: int) -> None:
     storm.run()
     acknowledged = [p for _, _, p in storm.sent if p and p.error is ErrorCode.NONE]
     assert acknowledged
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_cuts_one_at_a_time_lose_nothing_acknowledged(seed: int) -> None:
+    """Each time another broker loses its power, and with it what it had not synced, while all are in sync."""
+    random = Random(seed)
+    cluster = InMemoryCluster(
+        seed=seed,
+        latency_ms_max=2,
+        log_segment_bytes="900",
+        log_flush_offset_checkpoint_interval_ms="700",
+        replica_high_watermark_checkpoint_interval_ms="300",
+    )
+    cluster.create_topic("t", min_insync_replicas="2")
+    sent: list[tuple[bytes, Produced]] = []
+    for turn in range(8):
+        for number in range(random.randrange(10)):
+            value = b"<%d.%d>" % (turn, number)
+            leader = leader_of(cluster, "t")
+            acks = random.choice((-1, 1))
+            produced = cluster.produce(leader.node_id, "t", value, acks=acks)
+            if acks == -1:
+                sent.append((value, produced))
+            cluster.run_for(random.choice((0, 1, 3, 200)))
+        victim = random.choice(list(cluster.nodes))
+        if random.random() < 0.5:
+            victim = leader_of(cluster, "t").node_id
+        cluster.kill(victim)
+        cluster.run_for(random.choice((0, 5, 500)))
+        cluster.restart(victim, power_cut=True)
+        cluster.run_until(same_everywhere(cluster, "t"))
+    for node_id in list(cluster.nodes):
+        before = cluster.content(node_id, "t")
+        cluster.restart(node_id)
+        assert cluster.content(node_id, "t") == before
+        for value, produced in sent:
+            if produced and produced.error is ErrorCode.NONE:
+                assert value in before, f"{value!r} is lost"
+        cluster.run_until(same_everywhere(cluster, "t"))
