@@ -177,7 +177,10 @@ class EmbeddedStore:
             self._lost = True
         log.warning("the session of this broker in %s has ended", self._path)
         assert self._links is not None
-        self._links.wake()
+        if self._links.running:
+            self._links.wake()
+        else:
+            self.deliver()
 
     # -- what the links tell (their thread)
 

@@ -102,6 +102,11 @@ class Links:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def running(self) -> bool:
+        """Whether the thread is there to tell anything."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """Have `owner.deliver` called soon; a full pipe is a wake-up that waits already."""
         with contextlib.suppress(OSError):
