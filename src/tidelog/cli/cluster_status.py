@@ -19,6 +19,7 @@ def broker_rows(state: ClusterState) -> list[dict[str, Any]]:
         {
             "id": broker.id,
             "address": broker.address,
+            **_host_and_port(broker.address),
             "rack": broker.rack,
             "alive": broker.alive,
             "controller": broker.id == state.controller,
@@ -29,6 +30,11 @@ def broker_rows(state: ClusterState) -> list[dict[str, Any]]:
         }
         for broker in state.brokers
     ]
+
+
+def _host_and_port(address: str | None) -> dict[str, Any]:
+    host, _, port = (address or "").rpartition(":")
+    return {"host": host or None, "port": int(port) if port else None}
 
 
 def summary(state: ClusterState) -> dict[str, Any]:
