@@ -14,7 +14,6 @@ Any number of stores, in one process or in many, may be open on one file, which 
 
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -48,7 +47,7 @@ class EmbeddedStore:
 
     def __init__(self, path: Path, *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
         self._path = path
-        self._session = SessionRow(secrets.token_hex(8), os.getpid(), session_timeout_ms)
+        self._session = SessionRow(os.urandom(8).hex(), os.getpid(), session_timeout_ms)
         self._watches = Watches()
         self._lock = threading.Lock()
         self._due: set[str] = set()
