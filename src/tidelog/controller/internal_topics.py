@@ -8,12 +8,19 @@ from tidelog.model.settings import BrokerSettings
 def internal_topic(name: str, settings: BrokerSettings, broker_count: int) -> TopicSpec:
     """The topic to create under an internal name.
 
-    Deliberate difference: where Kafka refuses when there are fewer brokers than the replication factor, the
-    factor is lowered to the brokers there are, so that one broker works with the default settings.
+    Deliberate difference: a broker whose store nobody can share lowers the replication factor to the brokers
+    there are, so that one broker works with the default settings. Where others may join, too few brokers is an
+    error that clients retry, as in Kafka: who comes first must not fix the factor at one.
     """
     assert broker_count > 0
+    shared = bool(settings.get("zookeeper.connect") or settings.get("tidelog.coordination.path"))
+
+    def replication_factor(setting: str) -> int:
+        wanted = settings.get_int(setting)
+        return wanted if shared else min(wanted, broker_count)
+
     if name == GROUP_METADATA_TOPIC:
-        replicas = min(settings.get_int("offsets.topic.replication.factor"), broker_count)
+        replicas = replication_factor("offsets.topic.replication.factor")
         return TopicSpec(
             name,
             settings.get_int("offsets.topic.num.partitions"),
@@ -25,7 +32,7 @@ def internal_topic(name: str, settings: BrokerSettings, broker_count: int) -> To
             },
         )
     assert name == TRANSACTION_STATE_TOPIC
-    replicas = min(settings.get_int("transaction.state.log.replication.factor"), broker_count)
+    replicas = replication_factor("transaction.state.log.replication.factor")
     return TopicSpec(
         name,
         settings.get_int("transaction.state.log.num.partitions"),

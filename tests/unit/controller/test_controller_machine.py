@@ -381,3 +381,9 @@ def test_internal_topics_fit_the_cluster() -> None:
     assert offsets.configs["cleanup.policy"] == "compact"
     assert transactions.configs["min.insync.replicas"] == "1"
     assert internal_topic("__consumer_offsets", cluster.settings, 5).replication_factor == 3
+
+
+def test_a_shared_store_keeps_the_replication_factor_of_internal_topics() -> None:
+    settings = BrokerSettings.resolve({"zookeeper.connect": "localhost:2181"})
+    for name in ("__consumer_offsets", "__transaction_state"):
+        assert internal_topic(name, settings, 1).replication_factor == 3
