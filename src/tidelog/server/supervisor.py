@@ -254,6 +254,10 @@ class Supervisor:
             life.state = BrokerState.STOPPED
             again = "" if asked else "; 'tidelog cluster roll' starts it again"
             self._report(Event("stopped", f"stopped{again}", broker_id, {"exit_code": code}))
+        elif self._task_name == "stop":
+            # It died while the others were being stopped: there is nothing to start it again for.
+            life.state = BrokerState.STOPPED
+            self._report(Event("died", f"{exit_text(code)} while stopping", broker_id, {"exit_code": code}))
         elif not self._all_were_ready:
             life.state = BrokerState.FAILED
         else:

@@ -152,8 +152,11 @@ class RunningCluster:
 
     # Starting and ending
 
-    def start(self, broker_id: int | None = None) -> "RunningCluster":
-        """Start a broker, or all that are down, side by side; return when they serve and know each other."""
+    def start(self, broker_id: int | None = None, *, known: bool = True) -> "RunningCluster":
+        """Start a broker, or all that are down, side by side; return when they serve.
+
+        With `known`, every broker that answers must know them too: not to be had while the network is cut.
+        """
         wanted = [number for number in self._chosen(broker_id) if not self.running(number)]
         if broker_id is not None and not wanted:
             raise RuntimeError(f"broker {broker_id} runs already")
@@ -165,7 +168,7 @@ class RunningCluster:
             deadline = time.monotonic() + START_SECONDS_MAX
             for number in wanted:
                 self._processes[number].wait_ready(max(0.1, deadline - time.monotonic()))
-            if wanted:
+            if wanted and known:
                 self.wait_known(wanted)
         except BaseException:
             if broker_id is None:

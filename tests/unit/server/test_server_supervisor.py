@@ -26,10 +26,10 @@ DEADLINE_SECONDS = 60.0
 class Supervised:
     """The program under test and what it says."""
 
-    def __init__(self, data: Path, port: int, healthy_seconds: float = 0.0) -> None:
+    def __init__(self, data: Path, *ports: int, healthy_seconds: float = 0.0) -> None:
         self.data = data
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(data), str(port), str(healthy_seconds)],
+            [sys.executable, str(PROGRAM), str(data), ",".join(map(str, ports)), str(healthy_seconds)],
             stdout=subprocess.PIPE,
         )
         self._lines: list[bytes] = []
@@ -169,6 +169,26 @@ def test_a_second_signal_ends_everything_at_once(supervised: Supervised) -> None
     supervised.signal(signal.SIGINT)
     assert supervised.wait() in (0, 130)
     wait_gone(broker)
+
+
+def test_a_broker_that_dies_while_the_others_stop_is_not_started_again(tmp_path: Path) -> None:
+    reserved = [ReservedPort(), ReservedPort()]
+    program = Supervised(tmp_path, *(item.port for item in reserved))
+    try:
+        ready = program.wait_event("cluster_ready")
+        controller = ask(ready["bootstrap"].split(",")[0]).controller_id
+        (last,) = (item["pid"] for item in ready["brokers"] if item["id"] == controller)
+        program.signal(signal.SIGINT)
+        program.wait_event("stopping")
+        os.kill(last, signal.SIGKILL)
+        program.wait_event("cluster_stopped")
+        assert program.wait() == 0
+        state = json.loads((tmp_path / "cluster.json").read_text())
+        assert [(item["state"], item["restarts"]) for item in state["brokers"]] == [("stopped", 0)] * 2
+    finally:
+        program.close()
+        for item in reserved:
+            item.close()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
