@@ -48,7 +48,7 @@ class ConsumerGroupState(Enum):
 
 
 class ConsumerGroup:
-    """The durable state of one group, with two indexes over it: static members and owners of partitions."""
+    """The durable state of one group, and indexes over it: static members, owners and since when they own."""
 
     __slots__ = (
         "assignment_epoch",
@@ -56,6 +56,7 @@ class ConsumerGroup:
         "epoch",
         "group_id",
         "members",
+        "owned_since",
         "owners",
         "regexes",
         "static_members",
@@ -74,6 +75,8 @@ class ConsumerGroup:
         self.regexes: dict[str, ResolvedRegex] = {}
         self.static_members: dict[str, str] = {}
         self.owners: dict[Partition, str] = {}
+        self.owned_since: dict[Partition, int] = {}
+        """The epoch in which the owner of a partition got it (KIP-1251)."""
 
     def __repr__(self) -> str:
         size = len(self.members)
@@ -82,7 +85,16 @@ class ConsumerGroup:
     def copy(self) -> "ConsumerGroup":
         """A twin to decide on; values inside are immutable, so a shallow copy of the mappings will do."""
         twin = copy(self)
-        for name in ("topics", "members", "targets", "current", "regexes", "static_members", "owners"):
+        for name in (
+            "topics",
+            "members",
+            "targets",
+            "current",
+            "regexes",
+            "static_members",
+            "owners",
+            "owned_since",
+        ):
             setattr(twin, name, dict(getattr(self, name)))
         return twin
 
@@ -136,14 +148,17 @@ class ConsumerGroup:
 
     def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         old = self.current.pop(member_id, None) if current is None else self.current.get(member_id)
+        held: dict[Partition, int] = {}
         if old is not None:
             for partition in old.assigned | old.pending_revocation:
                 if self.owners.get(partition) == member_id:
                     del self.owners[partition]
+                    held[partition] = self.owned_since.pop(partition)
         if current is not None:
             self.current[member_id] = current
             for partition in current.assigned | current.pending_revocation:
                 self.owners[partition] = member_id
+                self.owned_since[partition] = held.get(partition, current.epoch)
 
     # ------------------------------------------------------------ looking
 
@@ -203,13 +218,32 @@ class ConsumerGroup:
         return any(all(name in protocols for protocols in spoken) for name in names)
 
     def epoch_fault(self, member_id: str, epoch: int) -> ErrorCode:
-        """May a member commit or fetch offsets in the epoch it names?"""
+        """Is a member in the epoch it names?"""
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if epoch == self.current_of(member_id).epoch:
             return ErrorCode.NONE
         return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+
+    def commit_fault(self, member_id: str, epoch: int, partitions: Iterable[tuple[str, int]]) -> ErrorCode:
+        """May a member commit offsets of these partitions in the epoch it names?
+
+        It may not know yet that its epoch has grown. What it has owned since the epoch it names, nobody
+        else can have committed meanwhile (KIP-1251).
+        """
+        error = self.epoch_fault(member_id, epoch)
+        is_behind = 0 <= epoch < self.current_of(member_id).epoch
+        if error is ErrorCode.UNKNOWN_MEMBER_ID or not is_behind:
+            return error
+        for topic, index in partitions:
+            metadata = self.topics.get(topic)
+            partition = None if metadata is None else (metadata.topic_id, index)
+            if partition is None or self.owners.get(partition) != member_id:
+                return error
+            if self.owned_since[partition] > epoch:
+                return error
+        return ErrorCode.NONE
 
     def is_waiting_for_others(self, member_id: str) -> bool:
         """Does somebody else still hold a partition of the member's target?"""

@@ -1,7 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, and the expiry of offsets and groups.
 
 Who may commit: a member of the current generation, or anyone while the group has no members (generation -1).
-In consumer groups a member's epoch stands for the generation, and it must say it to fetch offsets as well.
+In consumer groups a member's epoch stands for the generation, and it must say it to fetch offsets as well; to
+commit, the epoch may be an older one in which it owned the partitions already.
 A commit also keeps the member's session. Offsets expire `offsets.retention.minutes` after the group became
 empty, or after the last commit where the group has no members by design (simple groups) or does not read
 the topic any more.
@@ -338,10 +339,11 @@ def _tombstones(group: ConsumerGroup) -> list[RecordPair]:
 
 
 def _consumer_commit_fault(group: ConsumerGroup, command: CommitOffsets) -> ErrorCode:
-    """A member of the consumer protocol commits in its epoch and in a version that knows epochs."""
+    """A member of the consumer protocol commits in an epoch of its own and in a version that knows epochs."""
     if command.generation < 0 and (not group.members or (command.is_transactional and not command.member_id)):
         return ErrorCode.NONE
-    error = group.epoch_fault(command.member_id, command.generation)
+    partitions = ((offset.topic, offset.partition) for offset in command.offsets)
+    error = group.commit_fault(command.member_id, command.generation, partitions)
     member = group.members.get(command.member_id)
     too_old = command.api_version < MEMBER_EPOCH_SINCE_VERSION and not command.is_transactional
     if member is not None and member.classic is None and too_old:

@@ -279,8 +279,10 @@ def test_a_static_member_that_comes_back_keeps_its_partitions(desk: ConsumerDesk
 # ---------------------------------------------------------------- offsets
 
 
-def commit(desk: ConsumerDesk, member_id: str, epoch: int, api_version: int = 9) -> ErrorCode:
-    offsets = (OffsetToCommit("t", 0, 5),)
+def commit(
+    desk: ConsumerDesk, member_id: str, epoch: int, api_version: int = 9, partition: int = 0
+) -> ErrorCode:
+    offsets = (OffsetToCommit("t", partition, 5),)
     answer = desk.answer(CommitOffsets, "g", member_id, None, epoch, offsets, api_version=api_version)
     return answer["topics"][0]["partitions"][0]["error_code"]  # type: ignore[no-any-return]
 
@@ -304,6 +306,27 @@ def test_offsets_are_committed_and_fetched_in_the_members_epoch(desk: ConsumerDe
     assert subscribed["error_code"] is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     desk.beat("a", -1)
     assert commit(desk, "", -1) is ErrorCode.NONE
+
+
+def test_a_member_may_commit_in_an_older_epoch_what_it_has_owned_since(desk: ConsumerDesk) -> None:
+    """KIP-1251: the answer that tells it of its new epoch may still be on its way."""
+    desk.enter("a")
+    desk.enter("b")
+    epoch, kept = told(desk.beat("a", 1, [0, 1, 2, 3]))
+    assert (epoch, len(kept)) == (1, 2), "two of the four are to be given up"
+    given = next(index for index in range(4) if index not in kept)
+    assert told(desk.beat("a", 1, kept))[0] == 2
+    assert commit(desk, "a", 1, partition=kept[0]) is ErrorCode.NONE
+    assert commit(desk, "a", 1, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
+    for epoch in (0, 3):
+        assert commit(desk, "a", epoch, partition=kept[0]) is ErrorCode.STALE_MEMBER_EPOCH
+    desk.settle("a", "b")
+    desk.beat("b", -1)
+    assert told(desk.beat("a", 2, kept)) == (3, [0, 1, 2, 3])
+    assert commit(desk, "a", 2, partition=kept[0]) is ErrorCode.NONE
+    # In the epoch it names this one was another's.
+    assert commit(desk, "a", 2, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(desk, "a", 3, partition=given) is ErrorCode.NONE
 
 
 def test_empty_groups_are_deleted_and_expire(desk: ConsumerDesk) -> None:
@@ -403,7 +426,11 @@ def test_a_classic_group_is_upgraded_while_it_works(desk: ConsumerDesk) -> None:
     assert len(mine) == 2
     assert told(desk.beat("a", 2, [])) == (2, sorted({0, 1, 2, 3} - set(mine)))
     assert commit(desk, member, joined["generation_id"], api_version=7) is ErrorCode.NONE
-    assert commit(desk, member, 1) is ErrorCode.ILLEGAL_GENERATION
+    assert commit(desk, member, 1, partition=mine[0]) is ErrorCode.NONE, (
+        "its own in the older generation, too"
+    )
+    (given, _) = {0, 1, 2, 3} - set(mine)
+    assert commit(desk, member, 1, partition=given) is ErrorCode.ILLEGAL_GENERATION
     assert desk.answer(Heartbeat, "g", member, None, 2)["error_code"] is ErrorCode.NONE
     assert desk.answer(Heartbeat, "g", "a", None, 2)["error_code"] is ErrorCode.UNKNOWN_MEMBER_ID
     before = desk.group.comparable()
