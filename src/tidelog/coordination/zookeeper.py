@@ -37,7 +37,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from tidelog.coordination.store import (
@@ -153,8 +153,10 @@ class ZookeeperStore:
         self._connected = threading.Event()
         self._stop_lock = threading.Lock()
         self._stopped = False
+        self._refused = False
         self._lost = False
         self._closed = False
+        self._session_id = 0
         self._folders: set[str] = set()
         self._marker = f"{self._root}/{SESSIONS}/{secrets.token_hex(8)}"
         self._marker_version: int | None = 0
@@ -175,12 +177,12 @@ class ZookeeperStore:
             raise
 
     def _open(self) -> None:
-        try:
-            self._client.start(timeout=self._timeout_seconds)
-        except KazooTimeoutError as error:
-            raise StoreError(
-                f"no ZooKeeper at {self._connect} answered within {self._timeout_seconds:.0f} s"
-            ) from error
+        self._client.start_async()
+        self._connected.wait(self._timeout_seconds)
+        if self._refused:
+            raise StoreError(f"{self._connect} did not accept the credentials")
+        if not self._connected.is_set():
+            raise StoreError(f"no ZooKeeper at {self._connect} answered within {self._timeout_seconds:.0f} s")
         for path in (self._counter, folder_of(self._marker)):
             self._read(lambda path=path: self._client.ensure_path_async(path))  # type: ignore[misc]
         # Sent again after a lost answer, the marker may be there already: it is ours, for its name is new.
@@ -449,8 +451,12 @@ class ZookeeperStore:
                 watch.arm(watch.fire)
             return
         self._connected.clear()
-        if state == KazooState.LOST and hasattr(self, "_session_id"):
-            self._lose()
+        if state == KazooState.LOST:
+            if self._session_id:
+                self._lose()
+            elif self._client.client_state == KeeperState.AUTH_FAILED:
+                self._refused = True
+                self._connected.set()  # `_open` need not wait any longer
 
     def _lose(self) -> None:
         with self._lock:
