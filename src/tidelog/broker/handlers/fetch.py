@@ -90,12 +90,17 @@ class FetchPlan:
 
     def find(self, key: PartitionKey) -> tuple[Partition | None, ErrorCode]:
         """The replica to read from, or the error that says why there is none."""
-        broker = self.broker
-        partition, error = broker.find_partition(key[0], key[1])
-        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER and self.version >= FIRST_RACK:
-            topic = key[0] if isinstance(key[0], str) else broker.image.topic_names_by_id[key[0]]
-            partition = broker.followed.get((topic, key[1]))
+        partition, error = self.broker.find_partition(key[0], key[1])
+        if partition is None:
+            partition = self._find_follower(key, error)
         return partition, error
+
+    def _find_follower(self, key: PartitionKey, error: ErrorCode) -> Partition | None:
+        """The replica that follows here, if the consumer may read from it (KIP-392)."""
+        if error is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < FIRST_RACK:
+            return None
+        topic = key[0] if isinstance(key[0], str) else self.broker.image.topic_names_by_id[key[0]]
+        return self.broker.followed.get((topic, key[1]))
 
     def collect(self) -> Collected:
         """Read what there is for every partition, within the byte limits."""
@@ -104,8 +109,11 @@ class FetchPlan:
         remaining = min(request.max_bytes, self.broker.fetch_bytes_max)
         read_committed = request.isolation == READ_COMMITTED
         rack = request.rack_id if self.broker.rack_aware_reads else ""
+        find_partition = self.broker.find_partition
         for key, wanted in self.wanted():
-            partition, error = self.find(key)
+            partition, error = find_partition(key[0], key[1])
+            if partition is None:
+                partition = self._find_follower(key, error)
             if partition is None:
                 # The others are still waited for: a deleted topic must not make a consumer poll in a circle.
                 collected.rows.append((key, Fetched(wanted.partition, error)))

@@ -315,6 +315,7 @@ def _append_topic(
 ) -> list[PartitionProduced]:
     name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic)
     produced: list[PartitionProduced] = []
+    waits = request.acks == ACKS_ALL
     if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return [PartitionProduced(index, ErrorCode.INVALID_TOPIC_EXCEPTION) for index, _ in partitions]
     for index, records in partitions:
@@ -329,9 +330,8 @@ def _append_topic(
         if refused and (code := refused.get(TopicPartition(partition.topic, index))):
             produced.append(PartitionProduced(index, code))
             continue
-        outcome: Appended | Refused | None = None
-        if request.acks == ACKS_ALL and partition.replicas is not None:
-            outcome = partition.not_enough_replicas()
+        replicated = waits and partition.replicas is not None
+        outcome: Appended | Refused | None = partition.not_enough_replicas() if replicated else None
         if outcome is None:
             outcome = partition.append_produced(records, now_ms)
         if isinstance(outcome, Refused):
@@ -340,7 +340,7 @@ def _append_topic(
         base_offset, log_append_time_ms, flush_to = outcome
         if flush_to >= 0:
             targets.flushes[partition] = flush_to
-        if request.acks == ACKS_ALL and partition.replicas is not None and records is not None:
+        if replicated and records is not None:
             end_offset = base_offset + read_header(records).last_offset_delta + 1
             if partition.replicated(end_offset) is not ErrorCode.NONE:
                 targets.replications[partition] = end_offset
