@@ -20,6 +20,7 @@ from tidelog.broker.partition import Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.fetch import FetchPartition, FetchRequest, PartitionFetched, encode_response
 from tidelog.replication.leader import Contact
+from tidelog.replication.throttle import Throttle, is_throttled
 from tidelog.storage.partition_log import LogSlice
 
 if TYPE_CHECKING:
@@ -170,7 +171,25 @@ class FollowerFeed(Waiter):
         partition, error = self._broker.find_partition(*key)
         if partition is None:
             return PartitionFetched(wanted.partition, error)
-        return fetch_for_follower(partition, self.follower_id, wanted, remaining, at_least_one=at_least_one)
+        throttled = self._is_throttled(partition)
+        if throttled and self._broker.replication.feeds.throttle_delay_ms() > 0:
+            # Nothing of it now, not even a first batch; the next fetch looks again.
+            remaining, at_least_one = 0, False
+        fetched = fetch_for_follower(
+            partition, self.follower_id, wanted, remaining, at_least_one=at_least_one
+        )
+        if throttled and fetched.records is not None:
+            self._broker.replication.feeds.throttle.spend(fetched.records.size_bytes)
+        return fetched
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        entries = partition.config.leader_replication_throttled_replicas
+        return (
+            bool(entries)
+            and partition.replicas is not None
+            and self.follower_id not in partition.replicas.isr
+            and is_throttled(entries, partition.index, self._broker.node_id)
+        )
 
     def _has_more(self, key: PartitionKey, cached: CachedPartition) -> bool:
         """Whether records were held back by the byte limit."""
@@ -200,8 +219,14 @@ class FollowerFeeds:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._feeds: dict[int, FollowerFeed] = {}
+        #: what followers that catch up may be sent, where a topic says so
+        self.throttle = Throttle()
         #: feeds with news for a fetch that waits; answered at the end of the turn
         self.due: dict[FollowerFeed, None] = {}
+
+    def throttle_delay_ms(self) -> int:
+        rate = self._broker.settings.get_int("leader.replication.throttled.rate")
+        return self.throttle.delay_ms(rate, self._broker.clock.now_ms())
 
     def answer_due(self) -> None:
         """Answer the fetches that have news now."""

@@ -30,6 +30,7 @@ from tidelog.protocol.replica_fetch import (
     encode_request,
 )
 from tidelog.replication.follower import FollowerSession, PartitionKey, SessionRequest, truncation_offset
+from tidelog.replication.throttle import is_throttled
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -113,7 +114,7 @@ class ReplicaFetcher:
         """Send nothing more and heed no answer."""
         self._stopped = True
         self._broker.timers.cancel(("replica fetch", self.leader_id))
-        for key in self._rests:
+        for key in self.partitions:
             self._broker.timers.cancel(("replica fetch", self.leader_id, key))
 
     # -- asking
@@ -241,6 +242,8 @@ class ReplicaFetcher:
             broker.note_progress(partition)
         if partition.flushes and partition.unflushed_messages >= partition.config.flush_messages:
             self._fetch_after_flush(key, partition)
+        elif len(answered.records) and self._is_throttled(partition, answered):
+            self._fetch_when_allowed(key, partition, len(answered.records))
         else:
             self._session.follow(key, partition.position)
 
@@ -250,6 +253,27 @@ class ReplicaFetcher:
         waiter = _FlushWait(self, key, partition)
         broker.parking.park(waiter, (partition,), broker.clock.now_ms() + FLUSH_WAIT_MS)
         broker.flusher.request(partition)
+
+    def _is_throttled(self, partition: "Partition", answered: AnsweredPartition) -> bool:
+        entries = partition.config.follower_replication_throttled_replicas
+        return (
+            bool(entries)
+            and partition.log.log_end_offset < answered.high_watermark
+            and is_throttled(entries, partition.index, self._broker.node_id)
+        )
+
+    def _fetch_when_allowed(self, key: PartitionKey, partition: "Partition", size_bytes: int) -> None:
+        broker = self._broker
+        throttle = broker.replication.throttle
+        throttle.spend(size_bytes)
+        now_ms = broker.clock.now_ms()
+        delay_ms = throttle.delay_ms(broker.settings.get_int("follower.replication.throttled.rate"), now_ms)
+        if not delay_ms:
+            self._session.follow(key, partition.position)
+            return
+        self._session.leave(key)
+        timer = ("replica fetch", self.leader_id, key)
+        broker.timers.set(timer, now_ms + delay_ms, partial(self.resume, key, partition))
 
     def resume(self, key: PartitionKey, partition: "Partition") -> None:
         """Fetch again a partition that rested, if it is still followed here."""

@@ -25,6 +25,7 @@ from tidelog.model.identifiers import (
 from tidelog.model.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.model.log_config import LogConfig
 from tidelog.replication.leader import LeaderReplicas
+from tidelog.replication.throttle import Throttle
 from tidelog.storage.partition_log import PartitionLog
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Replication:
         self.fetchers: dict[int, ReplicaFetcher] = {}
         self.isr_changes = IsrChanges(broker)
         self.feeds = FollowerFeeds(broker)
+        #: what replicas here may fetch while they catch up, where a topic says so
+        self.throttle = Throttle()
         self._noted_high_watermarks: dict[TopicPartition, int] = {}
         self._noting = False
 

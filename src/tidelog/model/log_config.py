@@ -35,6 +35,8 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3_600_000
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
 
     @property
     def compacted(self) -> bool:

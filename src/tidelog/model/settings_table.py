@@ -571,7 +571,7 @@ _TOPIC_ROWS = (
     ),
     _topic(
         "follower.replication.throttled.replicas", _LIST, (),
-        "The replicas whose fetching is throttled.", inert=True,
+        "The replicas (<partition>:<broker>, or *) that fetch at follower.replication.throttled.rate.",
     ),
     _topic(
         "index.interval.bytes", _INT, 4096,
@@ -580,7 +580,7 @@ _TOPIC_ROWS = (
     ),
     _topic(
         "leader.replication.throttled.replicas", _LIST, (),
-        "The replicas whose sending is throttled.", inert=True,
+        "The leaders (<partition>:<broker>, or *) that send at leader.replication.throttled.rate.",
     ),
     _topic(
         "local.retention.bytes", _LONG, -2,

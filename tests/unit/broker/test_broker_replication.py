@@ -410,6 +410,25 @@ def test_a_reassigned_partition_is_copied_and_the_old_copies_go() -> None:
     cluster.run_until(same_everywhere(cluster, "t"))
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttled_replica_catches_up_slowly_and_the_others_do_not_wait(side: str) -> None:
+    rate = {f"{side}.replication.throttled.rate": "2000"}
+    cluster = InMemoryCluster(replica_fetch_max_bytes="700", **rate)
+    cluster.create_topic("t", **{f"{side}.replication.throttled.replicas": "*"})
+    leader = leader_of(cluster, "t")
+    away = next(node.node_id for node in cluster.living if node not in (leader, cluster.controller))
+    cluster.kill(away)
+    for number in range(20):
+        assert produce(cluster, "t", b"%d" % number * 300).error is ErrorCode.NONE
+    assert len(cluster.content(leader.node_id, "t")) > 8000
+    started_ms = cluster.clock.time_ms
+    cluster.restart(away)
+    cluster.run_for(1000)
+    assert 0 < cluster.replica(away, "t").log.log_end_offset < 20
+    cluster.run_until(same_everywhere(cluster, "t"))
+    assert cluster.clock.time_ms - started_ms > 2500
+
+
 def test_flush_messages_holds_on_followers() -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("t", flush_messages="1")
