@@ -319,9 +319,11 @@ class Run:
         for outcome in ("committed", "aborted", "unknown"):
             number = sum(each.outcome == outcome for each in history.transactions)
             figures[f"transactions {outcome}"] = number
-        figures["transactional pipes given up"] = sum(
-            client.renewals - 1 for client in self.clients if isinstance(client, Copier)
-        )
+        copiers = [client for client in self.clients if isinstance(client, Copier)]
+        figures["transactional pipes given up"] = sum(len(client.reasons) for client in copiers)
+        if self.options.verbose:
+            for reason in (reason for client in copiers for reason in client.reasons):
+                say(f"  given up: {reason[:200]}")
         found = check(history)
         problems = [
             f"{name} ({len(findings)}): " + "; ".join(findings[:SHOWN_MAX])
@@ -478,4 +480,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # Without destroying clients: see cluster_workload.Copier.retired.
+    os._exit(code)

@@ -43,6 +43,7 @@ NEVER_SENT = (KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL, KafkaError.MSG_SI
 TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 90.0
 COPY_RECORDS_MAX = 60
+CLOSE_SECONDS_MAX = 5.0
 COPY_TRANSACTION_MS = 20_000
 ABORT_CHANCE = 0.05
 PROBE_SECONDS = 0.02
@@ -266,6 +267,9 @@ class Copier(Actor):
         self.counts = {COMMITTED: 0, ABORTED: 0, UNKNOWN: 0}
         self.renewals = 0
         self.reasons: list[str] = []
+        self.retired: list[RecordedPipe] = []
+        """Kept: librdkafka (2.16) never ends the destruction of a producer whose request to a coordinator was
+        under way when that broker left the metadata."""
 
     def _told(
         self, tag: str, number: int, value: str, source: str, begun: float, error: object, message: object
@@ -303,8 +307,15 @@ class Copier(Actor):
             # What a pipe that is given up has not delivered has no outcome, and none may come later.
             pipe.producer.purge(in_queue=True, in_flight=True)
             pipe.producer.flush(5)
-            with contextlib.suppress(KafkaException, RuntimeError):
-                pipe.close()
+            self.retired.append(pipe)
+            closing = threading.Thread(target=self._close, args=(pipe,), daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS_MAX)
+
+    @staticmethod
+    def _close(pipe: RecordedPipe) -> None:
+        with contextlib.suppress(KafkaException, RuntimeError):
+            pipe.close()
 
     def _work(self, pipe: RecordedPipe, life: str) -> None:
         for number in count():
