@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.coordination.embedded import EmbeddedStore
-from tidelog.coordination.embedded_file import Change
+from tidelog.coordination.embedded_file import Change, StoreFile
 from tidelog.coordination.embedded_links import EVERYTHING, _changed_message
 from tidelog.coordination.store import ABSENT, Committed, Entry, StoreError, Write
 
@@ -196,6 +196,20 @@ def test_a_commit_is_pushed_to_the_other_processes(
         assert process.ask(f"commit changes {number}") == "committed"
         assert called.wait(WAIT_SECONDS)
         assert store.get("changes") == Entry("changes", b"%d" % number, number + 1)
+
+
+def test_a_commit_that_nobody_told_of_is_noticed_all_the_same(
+    path: Path, opened: Callable[[], EmbeddedStore]
+) -> None:
+    """As when a process is stopped between its commit and the telling."""
+    store = opened()
+    called = threading.Event()
+    store.watch("a", called.set)
+    file = StoreFile(path, busy_timeout_ms=5000, durable=False)
+    file.commit(store._session.id, [Write("a", b"")])
+    file.close()
+    assert called.wait(WAIT_SECONDS)
+    assert store.get("a") is not None
 
 
 def test_what_dead_processes_left_blocks_nobody(
