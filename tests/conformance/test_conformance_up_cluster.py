@@ -123,6 +123,7 @@ def consumed(bootstrap: str, count: int) -> list[int]:
     return sorted(values)
 
 
+@pytest.mark.timeout(300)  # a dozen commands, each a process of its own
 def test_a_cluster_lives_through_kill_roll_and_moves(cluster: UpCluster) -> None:
     assert len(cluster.ready["brokers"]) == 3 and cluster.bootstrap.count(",") == 2
     cluster.command("topic", "create", TOPIC, "--partitions", "6")
