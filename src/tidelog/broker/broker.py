@@ -31,6 +31,7 @@ from tidelog.broker.transaction_coordinator import (
     TRANSACTION_VERSION_FEATURE,
     TransactionCoordinator,
 )
+from tidelog.broker.turns import TurnBackground, TurnPeers
 from tidelog.controller.commands import ShutDownBroker
 from tidelog.coordination import opening
 from tidelog.coordination.store import CoordinationStore
@@ -78,12 +79,16 @@ class Broker:
         self.settings = settings
         self.clock = clock
         self.random = random
-        self.background = background
+        self.background: Background = TurnBackground(background, self._end_turn)
         self.node_id = settings.node_id
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
         self.timers = Timers(clock)
-        self.peers: Peers = peers or NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
+        self.peers: Peers = (
+            NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
+            if peers is None
+            else TurnPeers(peers, self._end_turn)
+        )
         self.parking = Parking(self.timers, settings.get_int("tidelog.parked.requests.max"))
         self.fetch_sessions = FetchSessions(
             settings.get_int("max.incremental.fetch.session.cache.slots"), random
@@ -105,7 +110,7 @@ class Broker:
         self.image_version = -1
         #: the time at which the requests of this turn of the loop arrived
         self.turn_ms = clock.now_ms()
-        self.flusher = Flusher(background, self._flushed, self._flush_failed)
+        self.flusher = Flusher(self.background, self._flushed, self._flush_failed)
         self.housekeeping: Housekeeping
         self.replication = Replication(self)
         self.log_moves = LogMoves(self)
@@ -274,6 +279,10 @@ class Broker:
         """Have the partition's waiters woken at the end of this turn."""
         partition.progressing = True
         self.progressed.append(partition)
+
+    def _end_turn(self) -> None:
+        if self.progressed:
+            self.wake_progressed()
 
     def wake_progressed(self) -> None:
         """Wake the waiters of every partition that moved on."""

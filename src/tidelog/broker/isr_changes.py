@@ -165,8 +165,6 @@ class IsrChanges:
                 delay_ms = RETRY_MS
         if self._waiting:
             self._send_soon(delay_ms)
-        if self._broker.progressed:
-            self._broker.wake_progressed()
 
     def __repr__(self) -> str:
         return f"<IsrChanges waiting={len(self._waiting)} in_flight={self._in_flight}>"

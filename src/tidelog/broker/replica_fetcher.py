@@ -188,8 +188,6 @@ class ReplicaFetcher:
         else:
             self.go_soon(self._backoff_ms(self._faults))
             self._faults += 1
-        if self._broker.progressed:
-            self._broker.wake_progressed()
 
     def _failed(self, request: SessionRequest, reason: str) -> None:
         self._session.lost(request)
@@ -223,7 +221,7 @@ class ReplicaFetcher:
             else:
                 self._append(key, partition, answered)
         if diverging:
-            self._truncate(diverging)
+            self._cut(diverging)
 
     def _append(self, key: PartitionKey, partition: "Partition", answered: AnsweredPartition) -> None:
         broker = self._broker
@@ -286,8 +284,7 @@ class ReplicaFetcher:
             log.warning(
                 "%s is out of the leader's range and starts anew at %d", partition, answered.log_start_offset
             )
-            self._cut([(partition, answered.log_start_offset)], fully=True)
-            self._start_at_end(key, partition)
+            self._cut([(key, partition, answered.log_start_offset)], fully=True)
             return
         if answered.error not in EXPECTED_ERRORS:
             name = ErrorCode(answered.error).name
@@ -306,21 +303,19 @@ class ReplicaFetcher:
             partial(self.resume, key, partition),
         )
 
-    # -- cutting
-
-    def _truncate(self, diverging: "Sequence[tuple[PartitionKey, Partition, int]]") -> None:
-        self._cut([(partition, offset) for _, partition, offset in diverging])
-        for key, partition, _ in diverging:
-            self._start_at_end(key, partition)
-
-    def _cut(self, cuts: "Sequence[tuple[Partition, int]]", *, fully: bool = False) -> None:
-        """Cut logs; what a checkpoint says of the parts that go is taken back before."""
+    def _cut(self, cuts: "Sequence[tuple[PartitionKey, Partition, int]]", *, fully: bool = False) -> None:
+        """Cut logs and go on from there; one that cannot be cut rests."""
         try:
-            self._broker.replication.truncate(cuts, fully=fully)
+            self._broker.replication.truncate(
+                [(partition, offset) for _, partition, offset in cuts], fully=fully
+            )
         except OSError as fault:
-            for partition, _ in cuts:
+            for key, partition, _ in cuts:
                 log.error("%s could not be cut: %s", partition, fault)
-                self._rest((partition.topic_id, partition.index), partition)
+                self._rest(key, partition)
+            return
+        for key, partition, _ in cuts:
+            self._start_at_end(key, partition)
 
     def __repr__(self) -> str:
         return f"<ReplicaFetcher from {self.leader_id} partitions={len(self.partitions)}>"

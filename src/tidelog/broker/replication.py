@@ -55,6 +55,24 @@ class Replication:
         """At start: open the logs of every replica here."""
         for topic in image.topics.values():
             self.place_topic(topic)
+        self._take_back_high_watermarks()
+
+    def _take_back_high_watermarks(self) -> None:
+        """Write the watermarks down if a log has lost what one of them covered, before anything is appended.
+
+        Other records may take that place, and the next start would take them for committed. A full disk must
+        not keep the broker from starting: the next checkpoint tries again.
+        """
+        noted = self._broker.log_directories.high_watermark
+        if all(
+            noted(TopicPartition(each.topic, each.index)) <= each.high_watermark
+            for each in self._replicated()
+        ):
+            return
+        try:
+            self._broker.log_directories.high_watermark_plan(self._broker.high_watermarks()).run()
+        except OSError as error:
+            log.warning("the high watermarks could not be written: %s", error)
 
     def activate(self) -> None:
         """This life of the broker is registered: take the roles that the image gives it."""

@@ -191,8 +191,8 @@ class FetchWaiter(Waiter):
             return False
         if self.plan.request.min_bytes <= 1:
             return True
-        if read_committed:
-            # What a commit marker makes readable was appended long before: it has to be measured.
+        if read_committed or progressed.replicas is not None or not progressed.leads:
+            # What a marker or the watermark makes readable was appended before: it has to be measured.
             self.available[progressed] = self._readable_bytes(progressed, readable_end)
             return sum(self.available.values()) >= self.plan.request.min_bytes
         self.missing_bytes -= progressed.appended_bytes - self.seen_bytes[progressed]
