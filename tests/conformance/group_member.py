@@ -100,6 +100,9 @@ def run_confluent(
     client.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
     while not stopped.is_set():
         message = client.poll(0.1)
+        error = None if message is None else message.error()
+        if error is not None and error.fatal():
+            raise KafkaException(error)  # fenced, say: it will not come back by itself
         if message is not None and not message.error():
             say("V", message.partition(), message.value().decode())
             uncommitted += 1
