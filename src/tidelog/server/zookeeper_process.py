@@ -192,10 +192,10 @@ class ZookeeperServers:
     def kill(self, index: int) -> None:
         """End a server at once, as a crash would."""
         process, guard = self._processes.pop(index), self._guards.pop(index)
-        guard.kill()
-        guard.wait()
         process.kill()
         process.wait()
+        guard.kill()
+        guard.wait()
 
     def restart(self, index: int) -> None:
         """Start a killed server again on its data; does not wait until it serves."""
@@ -211,9 +211,6 @@ class ZookeeperServers:
         processes, guards = list(self._processes.values()), list(self._guards.values())
         self._processes.clear()
         self._guards.clear()
-        for guard in guards:
-            guard.kill()
-            guard.wait()
         for process in processes:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGCONT)
@@ -224,6 +221,10 @@ class ZookeeperServers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        # Last: whoever is killed while it stops its servers still has them ended.
+        for guard in guards:
+            guard.kill()
+            guard.wait()
 
     # -- inside
 
