@@ -1,0 +1,310 @@
+"""Fetched bytes to columns: many record batches become Arrow arrays without a Python object per record.
+
+Only where a record begins is found by walking, one length after another, since each tells where the next one
+is. Everything else is read for all records at once: positions are numpy arrays, varints are read a byte of
+all of them at a time, and keys and values are cut out of the buffer by Arrow.
+
+Batches that a reader must not see are left out: control batches, those of aborted transactions (from the
+list that comes with a read_committed Fetch), and the records outside the range that was asked for.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    crc_matches,
+    iterate_headers,
+)
+from tidelog.records.builder import CONTROL_COMMIT, control_type
+from tidelog.records.compression import Codec, decompress
+from tidelog.records.corrupt_record import CorruptRecord
+from tidelog.records.record import DECOMPRESSED_BYTES_MAX, RECORD_SIZE_MIN, iterate_records
+
+Positions = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: a varint of 64 bits has ten bytes at most
+VARINT_BYTES_MAX = 10
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that did not happen, as Fetch lists it."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """The records of one partition in a range of offsets, a column for each field."""
+
+    offsets: Numbers
+    timestamps_ms: Numbers
+    timestamp_types: npt.NDArray[np.int32]
+    leader_epochs: npt.NDArray[np.int32]
+    keys: pa.Array
+    values: pa.Array
+    #: None unless asked for
+    headers: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class _Stretch(NamedTuple):
+    """The records of one batch in the joined buffer."""
+
+    header: BatchHeader
+    position: int
+    end: int
+
+
+def decode(
+    data: bytes | memoryview,
+    start_offset: int,
+    end_offset: int,
+    *,
+    aborted: Sequence[AbortedTransaction] | None = None,
+    with_headers: bool = False,
+    check_crc: bool = True,
+) -> tuple[RecordColumns, int]:
+    """The records from `start_offset` up to `end_offset`, and the offset to fetch from next.
+
+    `aborted` is the list of a read_committed Fetch, None for read_uncommitted. A batch that was cut off at
+    the end of the fetched bytes is left for the next fetch. Raises CorruptRecord.
+    """
+    view = memoryview(data)
+    headers, next_offset = _visible_batches(view, start_offset, end_offset, aborted, check_crc)
+    buffer, stretches = _join(view, headers)
+    starts, ends = _record_bounds(buffer, stretches)
+    return (
+        _columns(buffer, stretches, starts, ends, start_offset, end_offset, with_headers),
+        min(max(next_offset, start_offset), end_offset),
+    )
+
+
+def _visible_batches(
+    view: memoryview,
+    start_offset: int,
+    end_offset: int,
+    aborted: Sequence[AbortedTransaction] | None,
+    check_crc: bool,
+) -> tuple[list[tuple[int, BatchHeader]], int]:
+    """The positions and headers of the batches to show, and the offset after the last one seen."""
+    upcoming = sorted(aborted or (), key=lambda transaction: transaction.first_offset, reverse=True)
+    aborting: set[int] = set()
+    visible: list[tuple[int, BatchHeader]] = []
+    next_offset = start_offset
+    for position, header in iterate_headers(view):
+        if header.magic != MAGIC:
+            raise CorruptRecord(f"message format {header.magic} is not read here; it is of Kafka before 0.11")
+        if header.base_offset >= end_offset:
+            next_offset = end_offset
+            break
+        size = header.size_bytes
+        if check_crc and not crc_matches(view, position, size, header.crc):
+            raise CorruptRecord(f"the checksum of the batch at offset {header.base_offset} is wrong")
+        next_offset = header.next_offset
+        while upcoming and upcoming[-1].first_offset <= header.last_offset:
+            aborting.add(upcoming.pop().producer_id)
+        if header.control:
+            if header.producer_id in aborting and not _commits(view[position : position + size], header):
+                aborting.discard(header.producer_id)
+            continue
+        hidden = aborted is not None and header.transactional and header.producer_id in aborting
+        if not hidden and header.last_offset >= start_offset:
+            visible.append((position, header))
+    return visible, next_offset
+
+
+def _commits(batch: memoryview, header: BatchHeader) -> bool:
+    return any(control_type(record) == CONTROL_COMMIT for record in iterate_records(batch, header))
+
+
+def _join(view: memoryview, headers: Iterable[tuple[int, BatchHeader]]) -> tuple[bytes, list[_Stretch]]:
+    """All records in one buffer, those of compressed batches unpacked, and where each batch lies in it."""
+    pieces: list[bytes | memoryview] = []
+    stretches: list[_Stretch] = []
+    end = 0
+    for position, header in headers:
+        piece: bytes | memoryview = view[
+            position + HEADER_SIZE : position + LOG_OVERHEAD + header.batch_length
+        ]
+        if header.codec is not Codec.NONE:
+            piece = decompress(header.codec, piece, DECOMPRESSED_BYTES_MAX)
+        if header.records_count * RECORD_SIZE_MIN > len(piece):
+            raise CorruptRecord(f"{len(piece)} bytes cannot hold {header.records_count} records")
+        pieces.append(piece)
+        stretches.append(_Stretch(header, end, end + len(piece)))
+        end += len(piece)
+    # The numbers of a record that is too short are read past its end before it is found wrong.
+    return b"".join((*pieces, bytes(4 * VARINT_BYTES_MAX))), stretches
+
+
+def _record_bounds(buffer: bytes, stretches: list[_Stretch]) -> tuple[Positions, Positions]:
+    """Where the content of each record starts, after its length, and where it ends."""
+    starts: list[int] = []
+    ends: list[int] = []
+    add_start, add_end = starts.append, ends.append
+    for header, position, stretch_end in stretches:
+        try:
+            for _ in range(header.records_count):
+                length = buffer[position]
+                position += 1
+                if length >= 0x80:
+                    length &= 0x7F
+                    shift = 7
+                    while True:
+                        byte = buffer[position]
+                        position += 1
+                        length |= (byte & 0x7F) << shift
+                        if byte < 0x80:
+                            break
+                        shift += 7
+                add_start(position)
+                # Lengths are zig-zag coded; a negative one is odd and makes the sum below come out wrong.
+                position += length >> 1
+                add_end(position)
+        except IndexError:
+            position = -1
+        if position != stretch_end:
+            raise CorruptRecord(f"the records of the batch at offset {header.base_offset} do not fill it")
+    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+
+def _read_varints(data: Bytes, positions: Positions) -> tuple[Numbers, Positions]:
+    """The zig-zag varint at each position, and the position after it."""
+    byte = data[positions]
+    positions = positions + 1
+    unsigned = (byte & 0x7F).astype(np.uint64)
+    rows = np.flatnonzero(byte >= 0x80)
+    shift = 7
+    while len(rows):
+        if shift >= 7 * VARINT_BYTES_MAX:
+            raise CorruptRecord("a number has too many bytes")
+        byte = data[positions[rows]]
+        positions[rows] += 1
+        unsigned[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        rows = rows[byte >= 0x80]
+        shift += 7
+    # Zig-zag: the lowest bit is the sign.
+    sign = -(unsigned & np.uint64(1)).astype(np.int64)
+    return (unsigned >> np.uint64(1)).astype(np.int64) ^ sign, positions
+
+
+def _cut_out(buffer: pa.Buffer, starts: Positions, lengths: Numbers) -> pa.Array:
+    """The bytes at `starts` as a binary array; a negative length makes a null.
+
+    Arrow wants offsets that lie next to each other, so it is told of the gaps as values too and asked to take
+    every other one.
+    """
+    count = len(starts)
+    bounds = np.empty(2 * count, dtype=np.int32)
+    bounds[0::2] = starts
+    bounds[1::2] = starts + np.maximum(lengths, 0)
+    pieces = pa.Array.from_buffers(pa.binary(), max(0, 2 * count - 1), [None, pa.py_buffer(bounds), buffer])
+    every_other = np.arange(0, 2 * count, 2, dtype=np.int32)
+    missing = lengths < 0
+    return pieces.take(pa.array(every_other, mask=missing if missing.any() else None))
+
+
+def _columns(
+    buffer: bytes,
+    stretches: list[_Stretch],
+    starts: Positions,
+    ends: Positions,
+    start_offset: int,
+    end_offset: int,
+    with_headers: bool,
+) -> RecordColumns:
+    data = np.frombuffer(buffer, dtype=np.uint8)
+    counts = np.array([stretch.header.records_count for stretch in stretches], dtype=np.int64)
+    timestamp_deltas, positions = _read_varints(data, starts + 1)
+    offset_deltas, positions = _read_varints(data, positions)
+    offsets = _of_batches(stretches, "base_offset", counts) + offset_deltas
+    # A batch that straddles the ends of the range is cut down to it; offsets ascend.
+    first, last = np.searchsorted(offsets, (start_offset, end_offset))
+    wanted = slice(int(first), int(last))
+    offsets, positions = offsets[wanted], positions[wanted]
+    key_lengths, key_starts = _read_varints(data, positions)
+    _check_within(key_starts, key_lengths, ends[wanted])
+    value_lengths, value_starts = _read_varints(data, key_starts + np.maximum(key_lengths, 0))
+    _check_within(value_starts, value_lengths, ends[wanted])
+    header_counts, header_starts = _read_varints(data, value_starts + np.maximum(value_lengths, 0))
+    if (header_starts > ends[wanted]).any() or ((header_counts == 0) & (header_starts != ends[wanted])).any():
+        raise CorruptRecord("a record has another length than its fields")
+    stamps = np.array([stretch.header.log_append_time for stretch in stretches], dtype=bool)
+    appended = np.repeat(stamps, counts)[wanted]
+    created_ms = (_of_batches(stretches, "base_timestamp_ms", counts) + timestamp_deltas)[wanted]
+    appended_ms = _of_batches(stretches, "max_timestamp_ms", counts)[wanted]
+    arrow_buffer = pa.py_buffer(buffer)
+    return RecordColumns(
+        offsets,
+        np.where(appended, appended_ms, created_ms),
+        np.where(appended, LOG_APPEND_TIME, CREATE_TIME).astype(np.int32),
+        _of_batches(stretches, "partition_leader_epoch", counts)[wanted].astype(np.int32),
+        _cut_out(arrow_buffer, key_starts, key_lengths),
+        _cut_out(arrow_buffer, value_starts, value_lengths),
+        _read_headers(buffer, header_counts, header_starts, ends[wanted]) if with_headers else None,
+    )
+
+
+def _of_batches(stretches: list[_Stretch], field: str, counts: Numbers) -> Numbers:
+    """A field of the batch headers, repeated for each record."""
+    fields = np.array([getattr(stretch.header, field) for stretch in stretches], dtype=np.int64)
+    return np.repeat(fields, counts)
+
+
+def _check_within(starts: Positions, lengths: Numbers, ends: Positions) -> None:
+    if (lengths < -1).any() or (starts + np.maximum(lengths, 0) >= ends).any():
+        raise CorruptRecord("a key or a value does not fit into its record")
+
+
+def _read_headers(buffer: bytes, counts: Numbers, starts: Positions, ends: Positions) -> pa.Array:
+    """The headers, one record after another: few topics have them, and those have few."""
+    rows: list[list[dict[str, object]]] = []
+    for count, position, end in zip(counts.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        row: list[dict[str, object]] = []
+        for _ in range(count):
+            key, position = _read_field(buffer, position, end)
+            value, position = _read_field(buffer, position, end)
+            if key is None:
+                raise CorruptRecord("a header has no key")
+            row.append({"key": key.decode("utf-8", "replace"), "value": value})
+        if position != end:
+            raise CorruptRecord("a record has another length than its fields")
+        rows.append(row)
+    return pa.array(rows, type=HEADERS_TYPE)
+
+
+def _read_field(buffer: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    unsigned = shift = 0
+    while True:
+        if position >= end or shift >= 7 * VARINT_BYTES_MAX:
+            raise CorruptRecord("a header does not fit into its record")
+        byte = buffer[position]
+        position += 1
+        unsigned |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    length = (unsigned >> 1) ^ -(unsigned & 1)
+    if length < 0:
+        return None, position
+    if position + length > end:
+        raise CorruptRecord("a header does not fit into its record")
+    return buffer[position : position + length], position + length
