@@ -144,7 +144,7 @@ def test_a_cluster_lives_through_kill_roll_and_moves(cluster: UpCluster) -> None
     cluster.command("cluster", "elect")
     cluster.command("cluster", "move", TOPIC, "0", "--leader", "2", "--execute")
     cluster.command("cluster", "reassign", "--all-topics", "--replication-factor", "2", "--execute")
-    cluster.command("cluster", "decommission", "3", "--execute")
+    cluster.command("cluster", "decommission", "3", "--execute", "--throttle", "50000000")
     rows = json.loads(cluster.command("cluster", "brokers", "--json"))
     assert [row["replicas"] == 0 for row in rows] == [False, False, True]
     os.kill(cluster.process_ids()[2], signal.SIGTERM)
