@@ -30,7 +30,14 @@ from tidelog.broker.submitting import Submitting
 from tidelog.broker.timers import Timers
 from tidelog.controller.commands import Command, FormCluster, LiveBroker
 from tidelog.controller.machine import Controller
-from tidelog.coordination.store import ABSENT, Committed, CoordinationStore, StoreError, Write
+from tidelog.coordination.store import (
+    ABSENT,
+    Committed,
+    CoordinationStore,
+    SessionLost,
+    StoreError,
+    Write,
+)
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import CHANGES_KEY, CONTROLLER_KEY, LIVE_PREFIX, Endpoint, MetadataRecord
@@ -47,6 +54,7 @@ ID_TAKEN_GRACE_MS = 2_000
 _ENTER_TIMER = "metadata enter"
 _FOLLOW_TIMER = "metadata follow"
 _LIVE_TIMER = "metadata live"
+_REOPEN_TIMER = "metadata reopen"
 
 Listener = Callable[[ClusterImage, ClusterImage, Sequence[MetadataRecord]], None]
 
@@ -92,8 +100,11 @@ class Metadata:
         self._me: LiveBroker | None = None
         self._started: Callable[[Refused | None], None] | None = None
         self._id_taken_since_ms: int | None = None
-        self._entering = False
-        self._following = False
+        self._watching = False
+        #: a look under way may be older than what a watch tells meanwhile: then another one follows it
+        self._entering = self._enter_again = False
+        self._following = self._follow_again = False
+        self._live_unseen = False
         self._waiting_for: list[tuple[int, Callable[[], None]]] = []
         self._stopped = False
 
@@ -155,37 +166,45 @@ class Metadata:
         assert self._registration is not None
         endpoints, rack, disk_id = self._registration
         incarnation = str(UUID(int=self._random.getrandbits(128), version=4))
-        me = self._me = LiveBroker(self.node_id, incarnation, endpoints, rack, disk_id)
-
-        def begin(store: CoordinationStore) -> Takeover | Incumbent | IdTaken:
-            self._session.watch(store, CHANGES_KEY, self._follow)
-            self._session.watch(store, CONTROLLER_KEY, self._enter)
-            self._session.watch(store, LIVE_PREFIX, self._live_changed)
-            return enter(store, me)
-
-        self._entering = True
-        self._session.run(begin, self._entered)
+        self._me = LiveBroker(self.node_id, incarnation, endpoints, rack, disk_id)
+        self._watching = self._entering = False
+        self._enter()
 
     def _enter(self) -> None:
         """Look whether the controller's place, or our own id, is free now."""
+        if self._entering:
+            self._enter_again = True
         if self._entering or self._stopped or self._me is None:
             return
-        self._entering = True
-        me = self._me
-        self._session.run(lambda store: enter(store, me), self._entered)
+        self._entering, self._live_unseen = True, False
+        me, watching = self._me, self._watching
 
-    def _entered(self, outcome: Takeover | Incumbent | IdTaken | BaseException) -> None:
-        self._entering = False
-        if self._stopped:
+        def look(store: CoordinationStore) -> Takeover | Incumbent | IdTaken:
+            if not watching:
+                # Before anything is read, so that nothing is missed; again if that failed half way.
+                self._session.watch(store, CHANGES_KEY, self._follow)
+                self._session.watch(store, CONTROLLER_KEY, self._enter)
+                self._session.watch(store, LIVE_PREFIX, self._live_changed)
+            return enter(store, me)
+
+        self._session.run(look, lambda outcome: self._entered(me, outcome))
+
+    def _entered(self, me: LiveBroker, outcome: Takeover | Incumbent | IdTaken | BaseException) -> None:
+        if me is not self._me or self._stopped:
+            # What an earlier incarnation found does not count.
             return
+        self._entering = False
+        again, self._enter_again = self._enter_again, False
         self._timers.cancel(_ENTER_TIMER)
+        self._watching = self._watching or not isinstance(outcome, BaseException)
         match outcome:
             case Takeover():
                 self._id_taken_since_ms = None
                 if not self.is_controller:
                     self.take_seat(outcome)
-                    assert self._me is not None
-                    self._controllership.take_over(outcome, self._me)
+                    self._controllership.take_over(outcome, me)
+                    if self._live_unseen:
+                        self._live_changed()
                     self._submitting.controller_is(None)
             case Incumbent():
                 self._id_taken_since_ms = None
@@ -194,11 +213,16 @@ class Metadata:
                 self._follow()
             case IdTaken():
                 self._wait_for_id(outcome.holder)
+            case SessionLost():
+                # A new session is on its way, and a new incarnation with it, which looks for itself.
+                again = False
             case _:
-                # The loss of a session brings its own way back.
                 if isinstance(outcome, ValueError):
                     log.error("the broker cannot enter the cluster: %s", outcome)
                 self._timers.set_after(_ENTER_TIMER, RETRY_MS, self._enter)
+                again = False
+        if again:
+            self._enter()
 
     def _wait_for_id(self, holder: LiveBroker) -> None:
         """Another session holds our id: our own last one, which will end, or a second broker's."""
@@ -221,6 +245,8 @@ class Metadata:
 
     def _follow(self) -> None:
         """Read what is new in the change log; the controller makes all changes itself."""
+        if self._following:
+            self._follow_again = True
         if self._following or self._stopped or self.is_controller:
             return
         self._following = True
@@ -232,22 +258,32 @@ class Metadata:
 
     def _followed(self, after: int, outcome: Changes | Snapshot | BaseException) -> None:
         self._following = False
+        again, self._follow_again = self._follow_again, False
         if self._stopped or self.is_controller:
             return
         match outcome:
             case Changes(sequence=sequence, records=records):
-                if after == self.sequence and records:
+                if after != self.sequence:
+                    # A snapshot came between; whatever is newer than it is read once more.
+                    again = True
+                elif records:
                     self.adopt(records, sequence)
                 else:
-                    self.sequence = max(self.sequence, sequence)
+                    self.sequence = sequence
                     self._tell_waiting()
             case Snapshot():
                 log.info("all metadata is read again: more than the change log holds went by")
                 self._replace_image(outcome)
+            case SessionLost():
+                # Whoever asked for another look may mean the next session, which may be there already.
+                log.debug("the metadata could not be followed: %s", outcome)
             case _:
                 if isinstance(outcome, ValueError):
                     log.error("the metadata cannot be followed: %s", outcome)
                 self._timers.set_after(_FOLLOW_TIMER, RETRY_MS, self._follow)
+                again = False
+        if again:
+            self._follow()
 
     def adopt(self, records: Sequence[MetadataRecord], sequence: int) -> None:
         """Move the image on to change number `sequence` and tell everybody here."""
@@ -319,13 +355,15 @@ class Metadata:
             return
         if self.is_controller:
             self._session.run(read_live, self._live_read)
-        elif self._id_taken_since_ms is not None:
+            return
+        self._live_unseen = True
+        if self._id_taken_since_ms is not None:
             self._enter()
 
     def _live_read(self, outcome: tuple[LiveBroker, ...] | BaseException) -> None:
         if isinstance(outcome, tuple):
             self._controllership.brokers_seen(outcome)
-        elif self.is_controller:
+        elif self.is_controller and not isinstance(outcome, SessionLost):
             self._timers.set_after(_LIVE_TIMER, RETRY_MS, self._live_changed)
 
     # -- the session
@@ -335,6 +373,7 @@ class Metadata:
         if self._stopped:
             return
         log.warning("the session with the coordination store is over; this broker registers again")
+        self._timers.cancel(_ENTER_TIMER)
         self._controllership.resign("the session with the coordination store is over")
         self._submitting.controller_is(None)
         self._reopen()
@@ -344,7 +383,7 @@ class Metadata:
             if self._stopped:
                 return
             if fault is not None:
-                self._timers.set_after(_ENTER_TIMER, RETRY_MS, self._reopen)
+                self._timers.set_after(_REOPEN_TIMER, RETRY_MS, self._reopen)
             elif self._registration is not None:
                 self._enter_anew()
                 self._follow()
@@ -381,6 +420,6 @@ class Metadata:
         self._stopped = True
         self._controllership.resign("this broker stops", stopping=True)
         self._submitting.close()
-        for key in (_ENTER_TIMER, _FOLLOW_TIMER, _LIVE_TIMER):
+        for key in (_ENTER_TIMER, _FOLLOW_TIMER, _LIVE_TIMER, _REOPEN_TIMER):
             self._timers.cancel(key)
         self._session.close()

@@ -2,7 +2,8 @@
 
 `run(work, then)` calls `work(store)` in a worker thread after all calls before it, then `then` on the loop
 with its value or the exception; never two calls at once, so what was read is older than what is written next.
-When the session is lost, calls end with SessionLost until `reopen` has opened another store.
+A call belongs to the session it was made in: when that is lost, calls that wait end with SessionLost, and so
+do later ones until `reopen` has opened another store.
 
 Trouble with the store is logged when it begins and when it ends, not for every call that fails between.
 """
@@ -58,7 +59,7 @@ class StoreSession:
 
     def run(self, work: Callable[[CoordinationStore], T], then: Callable[[T | BaseException], None]) -> None:
         """Do `work` with the store after everything before it, then `then` with the outcome on the loop."""
-        self._queue.append(_Call(work, then))
+        self._queue.append(_Call(self._store, work, then))
         self._pump()
 
     def reopen(self, then: Callable[[StoreError | None], None]) -> None:
@@ -96,12 +97,11 @@ class StoreSession:
         try:
             while self._queue and not self._under_way:
                 call = self._queue.popleft()
-                store = self._store
-                if store is None:
+                if call.store is None or call.store is not self._store:
                     call.then(SessionLost("there is no session with the coordination store"))
                     continue
                 self._under_way = True
-                self._start(call, store)
+                self._start(call, call.store)
         finally:
             self._pumping = False
 
@@ -149,9 +149,15 @@ class StoreSession:
 class _Call:
     """Work that waits for its turn."""
 
-    __slots__ = ("then", "work")
+    __slots__ = ("store", "then", "work")
 
-    def __init__(self, work: Callable[[CoordinationStore], Any], then: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        store: CoordinationStore | None,
+        work: Callable[[CoordinationStore], Any],
+        then: Callable[[Any], None],
+    ) -> None:
+        self.store = store
         self.work = work
         self.then = then
 
