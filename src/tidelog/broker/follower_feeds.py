@@ -368,6 +368,5 @@ def fetch_for_follower(
             return PartitionFetched(index, ErrorCode.KAFKA_STORAGE_ERROR)
         if records is not None and records.size_bytes == 0:
             records = None
-    return PartitionFetched(
-        index, 0, high_watermark, partition.last_stable_offset, log_start_offset, None, -1, records
-    )
+    # Followers know the last stable offset from their own logs.
+    return PartitionFetched(index, 0, high_watermark, -1, log_start_offset, None, -1, records)

@@ -249,7 +249,7 @@ class Replication:
         if was_leading:
             self._unload(partition)
             self._settle_waiters(partition)
-        if leader_id != NO_LEADER:
+        if leader_id != NO_LEADER and not self._stopped:
             fetcher = self.fetchers.get(leader_id)
             if fetcher is None:
                 fetcher = self.fetchers[leader_id] = ReplicaFetcher(broker, leader_id)
