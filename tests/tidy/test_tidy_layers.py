@@ -16,6 +16,7 @@ LAYERS = {
     "records": 1,
     "storage": 2,
     "coordination": 2,
+    "security": 2,
     "client": 3,
     "controller": 3,
     "groups": 3,
@@ -23,7 +24,10 @@ LAYERS = {
     "transactions": 3,
     "broker": 4,
     "server": 5,
+    "console": 6,
+    "pipelines": 6,
     "testing": 6,
+    "lab": 7,
     "cli": 8,
 }
 #: machines must not know these: time, randomness and I/O are arguments
