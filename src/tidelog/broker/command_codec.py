@@ -1,6 +1,6 @@
 """Controller commands and their results as JSON, for the way between brokers.
 
-    request    {"command": {"@": "CreateTopics", "topics": [...], ...}}
+    request    {"command": {"@": "CreateTopics", "topics": [...], ...}, "timeout_ms": 29000}
     answer     {"results": [{"@": "TopicCreated", ...}, ...], "sequence": 17}     decided, as of change 17
                {"not_controller": true}                                          ask somebody else
 
@@ -39,14 +39,19 @@ class Decided(NamedTuple):
     sequence: int
 
 
-def encode_command(command: Command) -> bytes:
-    """The body of a request."""
-    return json.dumps({"command": _plain(command)}, separators=(",", ":")).encode()
+def encode_command(command: Command, timeout_ms: int) -> bytes:
+    """The body of a request; the sender waits for so long."""
+    fields = {"command": _plain(command), "timeout_ms": timeout_ms}
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_command(body: bytes | memoryview) -> Command:
-    """Read the body of a request; raises MalformedCommand."""
-    return cast(Command, _decoded(body, lambda fields: _decoder(Command)(fields["command"])))
+def decode_command(body: bytes | memoryview) -> tuple[Command, int]:
+    """Read the body of a request: the command, and how long its sender waits; raises MalformedCommand."""
+
+    def read(fields: Any) -> tuple[Command, int]:
+        return _decoder(Command)(fields["command"]), _decoder(int)(fields["timeout_ms"])
+
+    return cast(tuple[Command, int], _decoded(body, read))
 
 
 def encode_answer(answer: Decided | NotController) -> bytes:

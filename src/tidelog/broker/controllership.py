@@ -68,6 +68,8 @@ log = logging.getLogger(__name__)
 COMMIT_WRITES_MAX = 4_000
 COMMIT_BYTES_MAX = 600_000
 ATTEMPTS_MAX = 5
+#: changes that are no longer kept go a few at a time: removing a key costs a look at it
+TRIM_EVERY = 32
 QUEUE_MAX = 10_000
 RETRY_MS_MIN = 50
 RETRY_MS_MAX = 1_000
@@ -100,7 +102,17 @@ class Door(Protocol):
 class Job:
     """One decision on its way: waiting, or with its records at the store."""
 
-    __slots__ = ("abandoned", "attempts", "decide", "decision", "next_part", "parts", "then", "what")
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "decide",
+        "decision",
+        "finished",
+        "next_part",
+        "parts",
+        "then",
+        "what",
+    )
 
     def __init__(self, what: str, decide: Callable[[], Decision], then: Decided) -> None:
         self.what = what
@@ -108,11 +120,21 @@ class Job:
         self.then = then
         #: the caller does not wait any more; what has not begun need not be done
         self.abandoned = False
+        self.finished = False
         self.attempts = 0
         self.decision = Decision((), ())
         #: the records of the decision by commits, once the first of them is made
         self.parts: list[Part] = []
         self.next_part = 0
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self.abandoned = True
+
+    def finish(self, results: "Results | None") -> None:
+        """Answer whoever waits."""
+        self.finished = True
+        self.then(results)
 
     def __repr__(self) -> str:
         return f"<Job {self.what} part {self.next_part} of {len(self.parts)}>"
@@ -188,7 +210,7 @@ class Controllership:
         self._queue.clear()
         self._door.lost_seat(incumbent)
         for job in waiting:
-            job.then(None)
+            job.finish(None)
 
     # -- what there is to decide
 
@@ -246,8 +268,10 @@ class Controllership:
         try:
             while self._queue and self._current is None:
                 job = self._queue.popleft()
-                if not job.abandoned:
-                    self._current = job
+                self._current = job
+                if job.abandoned:
+                    self._finish(job, None)
+                else:
                     self._begin(job)
         finally:
             self._carrying_out = False
@@ -299,19 +323,14 @@ class Controllership:
             changes[UNFINISHED_KEY] = None
         changes[change_key(sequence)] = encode_change(line for _, line in self._unapplied(part))
         changes[CHANGES_KEY] = b"%d" % sequence
-        changes[change_key(sequence - CHANGES_KEPT)] = None
         writes: list[Write | Check] = [Check(CONTROLLER_EPOCH_KEY, self._epoch_version)]
         for key, value in changes.items():
-            if key.startswith("changes/"):
-                # Written once and removed once: its version needs no keeping.
-                expected = ABSENT if value is not None else 1
-                if value is None and sequence <= CHANGES_KEPT:
-                    continue
-            else:
-                expected = versions.get(key, ABSENT)
-                if value is None and expected == ABSENT:
-                    continue
-            writes.append(Write(key, value, expected))
+            expected = versions.get(key, ABSENT)
+            if value is not None or expected != ABSENT:
+                writes.append(Write(key, value, expected))
+        if sequence % TRIM_EVERY == 0:
+            last = sequence - CHANGES_KEPT
+            writes += [Write(change_key(old), None) for old in range(max(1, last - TRIM_EVERY + 1), last + 1)]
         return writes, store.commit(writes)
 
     def _unapplied(self, part: Part) -> list[tuple[MetadataRecord, bytes]]:
@@ -377,7 +396,7 @@ class Controllership:
     def _finish(self, job: Job, results: Results | None) -> None:
         self._current = None
         try:
-            job.then(results)
+            job.finish(results)
         finally:
             self._carry_out()
 

@@ -402,14 +402,22 @@ class Metadata:
         """
         self._submitting.submit(command, then, timeout_ms)
 
-    def decide(self, command: Command, then: Callable[[Results | None, int], None]) -> None:
-        """Decide another broker's command if this broker is the controller; `then` with the change number."""
+    def decide(self, command: Command, then: Callable[[Results | None, int], None], timeout_ms: int) -> None:
+        """Decide another broker's command if this broker is the controller; `then` with the change number.
+
+        After `timeout_ms` nobody waits for it any more: what has not begun by then is not done.
+        """
+        waiting = object()
 
         def decided(results: Results | None) -> None:
+            self._timers.cancel(waiting)
             then(results, self.sequence)
 
-        if not self.is_controller or self._controllership.submit(command, decided) is None:
+        job = self._controllership.submit(command, decided) if self.is_controller else None
+        if job is None:
             decided(None)
+        elif not job.finished:
+            self._timers.set_after(waiting, timeout_ms, job.abandon)
 
     # -- the end
 

@@ -31,7 +31,7 @@ _RETRY_TIMER = "submitting retry"
 class _Submission:
     """A command that has no results yet."""
 
-    __slots__ = ("attempt", "body", "command", "deadline_ms", "finished", "job", "serial", "then")
+    __slots__ = ("attempt", "command", "deadline_ms", "finished", "job", "serial", "then")
 
     def __init__(
         self, serial: int, command: Command, then: Callable[[Results], None], deadline_ms: int
@@ -41,7 +41,6 @@ class _Submission:
         self.then = then
         #: in monotonic time
         self.deadline_ms = deadline_ms
-        self.body: bytes | None = None
         self.attempt = 0
         self.job: Job | None = None
         self.finished = False
@@ -131,8 +130,6 @@ class Submitting:
     def _forward(self, submission: _Submission, controller_id: int) -> None:
         attempt = submission.attempt
         remaining_ms = max(1, submission.deadline_ms - self._timers.monotonic_ms())
-        if submission.body is None:
-            submission.body = encode_command(submission.command)
 
         def answered(answer: memoryview | PeerFault) -> None:
             if submission.finished or attempt != submission.attempt:
@@ -159,7 +156,7 @@ class Submitting:
             controller_id,
             CONTROLLER_COMMAND_KEY,
             CONTROLLER_COMMAND_VERSION,
-            submission.body,
+            encode_command(submission.command, remaining_ms),
             answered,
             timeout_ms=remaining_ms,
         )
@@ -178,16 +175,18 @@ class Submitting:
     # -- ends
 
     def _expire(self, submission: _Submission) -> None:
-        where = "no controller" if self._controller_id is None else f"controller {self._controller_id}"
-        reason = (
-            "the metadata could not be stored" if self._controllership.active else f"{where} did not answer"
-        )
-        log.warning("%s is given up: %s in time", type(submission.command).__name__, reason)
-        self._refuse(submission, f"{reason} in time")
+        if self._controllership.active:
+            reason = "the metadata could not be stored in time"
+        elif self._controller_id is None:
+            reason = "no controller was found in time"
+        else:
+            reason = f"controller {self._controller_id} did not answer in time"
+        log.warning("%s is given up: %s", type(submission.command).__name__, reason)
+        self._refuse(submission, reason)
 
     def _refuse(self, submission: _Submission, reason: str) -> None:
         if submission.job is not None:
-            submission.job.abandoned = True
+            submission.job.abandon()
         refused = Refused(ErrorCode.REQUEST_TIMED_OUT, reason)
         self._finish(submission, (refused,) * submission.command.item_count)
 

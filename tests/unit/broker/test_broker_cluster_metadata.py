@@ -235,6 +235,19 @@ def test_a_broken_link_to_the_controller_is_waited_out() -> None:
     assert codes(_settled(world, patient)) == [ErrorCode.NONE]
 
 
+def test_a_command_nobody_waits_for_any_more_is_not_carried_out() -> None:
+    world = World()
+    first, second, _ = world.three()
+    first.store.fail_next(10_000)
+    answers = second.create("late", timeout_ms=2_000)
+    world.advance(5_000)
+    assert codes(answers[0]) == [ErrorCode.REQUEST_TIMED_OUT]
+    first.store.fail_next(-10_000)
+    world.advance(5_000)
+    assert codes(_settled(world, second.create("next"))) == [ErrorCode.NONE]
+    assert sorted(second.metadata.image.topics) == ["next"]
+
+
 def test_who_is_far_behind_reads_everything() -> None:
     world = World()
     first, second, third = world.three()

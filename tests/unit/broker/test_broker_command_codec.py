@@ -58,8 +58,8 @@ def example(kind: Any, random: Random) -> Any:
 def test_every_command_comes_back(kind: Any) -> None:
     for seed in range(20):
         command = example(kind, Random(seed))
-        decoded = decode_command(memoryview(encode_command(command)))
-        assert decoded == command and type(decoded) is kind
+        decoded, timeout_ms = decode_command(memoryview(encode_command(command, seed)))
+        assert decoded == command and type(decoded) is kind and timeout_ms == seed
 
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
@@ -76,8 +76,8 @@ def test_not_the_controller() -> None:
 
 
 def test_fields_with_defaults_may_be_missing() -> None:
-    body = b'{"command":{"@":"CreateTopics","topics":[{"@":"TopicSpec","name":"t"}]}}'
-    assert decode_command(body) == CreateTopics((TopicSpec("t"),))
+    body = b'{"command":{"@":"CreateTopics","topics":[{"@":"TopicSpec","name":"t"}]},"timeout_ms":5}'
+    assert decode_command(body) == (CreateTopics((TopicSpec("t"),)), 5)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,8 @@ def test_fields_with_defaults_may_be_missing() -> None:
         b'{"command":{"@":"CreateTopics","topics":"t"}}',
         b'{"command":{"@":"CreateTopics","topics":[3]}}',
         b'{"command":{"@":"CreateTopics","topics":[{"name":7}]}}',
+        b'{"command":{"@":"AllocateProducerIds","broker_id":1}}',
+        b'{"command":{"@":"AllocateProducerIds","broker_id":1},"timeout_ms":"5"}',
         b'{"command":{"@":"AllocateProducerIds","broker_id":"1"}}',
         b'{"command":{"@":"AllocateProducerIds","broker_id":true}}',
     ],

@@ -9,7 +9,8 @@ from doors import DoorUnderTest, World, codes
 from node import ManualClock
 
 from tidelog.broker.background import InlineBackground
-from tidelog.broker.controllership import ATTEMPTS_MAX, QUEUE_MAX
+from tidelog.broker.change_log import CHANGES_KEPT
+from tidelog.broker.controllership import ATTEMPTS_MAX, QUEUE_MAX, TRIM_EVERY
 from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.peers import NoPeers
 from tidelog.broker.timers import Timers
@@ -145,10 +146,11 @@ def test_listeners_hear_the_images_before_the_answer() -> None:
 def test_the_change_log_is_trimmed() -> None:
     store = SimulatedStore()
     metadata = opened(store)
-    for _ in range(300):
+    for _ in range(400):
         run(metadata, AllocateProducerIds(1))
     numbers = sorted(int(entry.key.removeprefix("changes/")) for entry in store.load("changes/"))
-    assert numbers == list(range(metadata.sequence - 255, metadata.sequence + 1))
+    assert numbers[-1] == metadata.sequence and numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert CHANGES_KEPT <= len(numbers) < CHANGES_KEPT + TRIM_EVERY
 
 
 def test_a_failing_store_is_asked_again_until_the_deadline(caplog: pytest.LogCaptureFixture) -> None:

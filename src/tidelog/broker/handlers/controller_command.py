@@ -31,7 +31,7 @@ def handle(broker: "Broker", listener_name: str, body: memoryview) -> Parked:
     if listener_name != broker.settings.inter_broker_listener_name:
         raise MalformedRequest(f"listener {listener_name} is not for brokers")
     try:
-        command = decode_command(body)
+        command, timeout_ms = decode_command(body)
     except MalformedCommand as fault:
         raise MalformedRequest(str(fault)) from fault
     if isinstance(command, _OWN_COMMANDS):
@@ -42,5 +42,5 @@ def handle(broker: "Broker", listener_name: str, body: memoryview) -> Parked:
         answer = NotController() if results is None else Decided(results, sequence)
         parked.answer(encode_answer(answer))
 
-    broker.metadata.decide(command, decided)
+    broker.metadata.decide(command, decided, timeout_ms)
     return parked
