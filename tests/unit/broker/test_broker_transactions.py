@@ -603,3 +603,35 @@ def test_read_committed_waiters_wake_at_the_marker(node: NodeUnderTest) -> None:
     assert isinstance(waiting, PendingAnswer) and waiting.chunks is None
     end(node, pid, epoch)
     assert waiting.chunks is not None
+
+
+def test_a_new_coordinator_sends_no_marker_before_the_decision_is_replicated(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, pid, epoch = init(node)
+    add(node, pid, epoch, 0)
+    produce(node, pid, epoch)
+    with monkeypatch.context() as without_markers:
+        refuse = lambda *arguments: arguments[-1](ErrorCode.NOT_LEADER_OR_FOLLOWER)  # noqa: E731
+        without_markers.setattr(transaction_markers, "write_marker", refuse)
+        assert end(node, pid, epoch, True) == 0
+        transactions = node.broker.transactions
+        index = transactions.partition_for(TX)
+        state_log = node.broker.partitions["__transaction_state", index]
+        transactions.unload(index)
+    state_log.high_watermark = state_log.log.log_end_offset - 1
+    state_log.leader_epoch += 1
+    transactions.load(index)
+    node.advance(60_000)
+    assert transactions.machine_for(TX) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert partition(node).last_stable_offset == 0
+    state_log.high_watermark = state_log.log.log_end_offset
+    node.broker.note_progress(state_log)
+    node.advance(0)
+    assert state(node) == "CompleteCommit"
+    assert partition(node).last_stable_offset == partition(node).log.log_end_offset == 2
+    machine = transactions.machine_for(TX)
+    assert isinstance(machine, TransactionMachine) and machine.coordinator_epoch == state_log.leader_epoch
+    state_log.leader_epoch += 1
+    transactions.load(index)
+    assert transactions.machine_for(TX) is machine and machine.coordinator_epoch == state_log.leader_epoch

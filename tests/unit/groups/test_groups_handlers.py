@@ -356,3 +356,35 @@ def test_answers_wait_for_replicas_and_give_up_in_time(
     node.broker.note_progress(partition)
     node.broker.wake_progressed()
     assert decode("offset_fetch", 9, read).groups[0].topics[0].partitions[0].committed_offset == 8
+
+
+def test_a_new_leader_reads_past_the_watermark_and_answers_when_it_has_passed(node: NodeUnderTest) -> None:
+    commit(node, 5)
+    index = node.broker.groups.partition_for("g")
+    partition = node.broker.partitions["__consumer_offsets", index]
+    node.broker.groups.unload(index)
+    partition.high_watermark = partition.log.log_end_offset - 1
+    node.broker.groups.load(index)
+    assert join(node, 9, "unknown").error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    waiting = send(
+        node,
+        "offset_fetch",
+        7,
+        group_id="g",
+        topics=[{"name": "t", "partition_indexes": [0]}],
+        require_stable=False,
+    )
+    assert waiting.chunks is None
+    partition.high_watermark = partition.log.log_end_offset
+    node.broker.note_progress(partition)
+    node.broker.wake_progressed()
+    assert decode("offset_fetch", 7, waiting).topics[0].partitions[0].committed_offset == 7
+    assert fetch_all(node) == [("t", 0, 7, "m")]
+
+
+def test_an_epoch_that_changes_while_the_node_leads_on_sends_nobody_away(node: NodeUnderTest) -> None:
+    index = node.broker.groups.partition_for("g")
+    machine = node.broker.groups.machine_for("g")
+    node.broker.partitions["__consumer_offsets", index].leader_epoch += 1
+    node.broker.groups.load(index)
+    assert node.broker.groups.machine_for("g") is machine
