@@ -291,8 +291,16 @@ class Broker:
             partition.progressing = False
         for partition in progressed:
             self.parking.wake(partition)
+            if partition.commits:
+                self.settle_commits(partition)
         if self.replication.feeds.due:
             self.replication.feeds.answer_due()
+
+    def settle_commits(self, partition: Partition) -> None:
+        """Answer those whose records are committed now; all of them if the partition is led elsewhere."""
+        while (waiter := partition.take_committed()) is not None:
+            if waiter.lot is not None and waiter.ready(partition):
+                self.parking.finish(waiter, expired=False)
 
     def _flushed(self, partition: Partition) -> None:
         self.parking.wake(partition)

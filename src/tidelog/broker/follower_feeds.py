@@ -311,7 +311,7 @@ def note_fetch(
         return
     broker.replication.isr_changes.consider(partition, follower_id)
     moved = partition.advance_high_watermark(now_ms)
-    if (moved or wanted.log_start_offset != start_before) and partition.waiters and not partition.progressing:
+    if (moved or wanted.log_start_offset != start_before) and partition.awaited and not partition.progressing:
         broker.note_progress(partition)
 
 

@@ -73,7 +73,8 @@ class IsrChanges:
                 self._propose(partition, replicas.isr - fallen)
             self.consider_all(partition)
             # Somebody outside the ISR who was waited for may have been given up by now.
-            if partition.advance_high_watermark(now_ms) and partition.waiters and not partition.progressing:
+            moved = partition.advance_high_watermark(now_ms)
+            if (moved or partition.commits) and partition.awaited and not partition.progressing:
                 broker.note_progress(partition)
 
     def consider(self, partition: "Partition", follower_id: int) -> None:

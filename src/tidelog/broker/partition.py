@@ -11,6 +11,7 @@ process), with acks=all also in the logs of the in-sync followers. It is on the 
 before the fsync that covers it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -52,6 +53,7 @@ class Partition:
 
     __slots__ = (
         "appended_bytes",
+        "commits",
         "config",
         "decompressed_bytes_max",
         "flush_fault",
@@ -100,6 +102,8 @@ class Partition:
         self.walk_always = walk_always
         self.decompressed_bytes_max = decompressed_bytes_max
         self.waiters: dict[Waiter, None] = {}
+        #: who waits for the high watermark to pass an offset, in the order of their appends
+        self.commits: deque[tuple[int, Waiter]] = deque()
         #: whether it stands on the broker's list of partitions whose waiters are to be woken
         self.progressing = False
         #: bytes appended since the broker started; waiters measure how much arrived by it
@@ -185,6 +189,18 @@ class Partition:
             if len(replicas.maximal_isr) < needed:
                 return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for this partition to move on."""
+        return bool(self.waiters or self.commits)
+
+    def take_committed(self) -> Waiter | None:
+        """The next of those who waited for the watermark and need wait no more, or None."""
+        commits = self.commits
+        if not commits or (commits[0][0] > self.high_watermark and self.leads):
+            return None
+        return commits.popleft()[1]
 
     # -- following
 

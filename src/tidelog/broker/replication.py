@@ -227,7 +227,7 @@ class Replication:
             self._load(partition)
         if replicas is not None:
             self.isr_changes.consider_all(partition)
-        if partition.waiters and not partition.progressing:
+        if partition.awaited and not partition.progressing:
             broker.note_progress(partition)
 
     def _follow(self, partition: Partition, state: PartitionImage) -> None:
@@ -286,6 +286,7 @@ class Replication:
                 waiter.lost(partition)
             else:
                 self._broker.parking.finish(waiter, expired=True)
+        self._broker.settle_commits(partition)
 
     # -- leaving
 

@@ -229,7 +229,7 @@ def handle_again(
         refusal = _refusal(partition.index, outcome, partition.log.log_start_offset)
         return encode_response([(shape.topic, [refusal])], version, correlation_id)
     base_offset, log_append_time_ms, _ = outcome
-    if partition.waiters and not partition.progressing:
+    if (partition.waiters or partition.commits) and not partition.progressing:
         broker.note_progress(partition)
     return shape.answer(correlation_id, base_offset, log_append_time_ms)
 
@@ -276,7 +276,7 @@ def handle_run(
     if isinstance(outcome, Refused):
         refusal = [(shape.topic, [_refusal(partition.index, outcome, partition.log.log_start_offset)])]
         return [encode_response(refusal, shape.version, each) for each in correlation_ids], start
-    if partition.waiters and not partition.progressing:
+    if (partition.waiters or partition.commits) and not partition.progressing:
         broker.note_progress(partition)
     return [shape.answer(*each, -1) for each in zip(correlation_ids, outcome, strict=True)], start
 
@@ -344,7 +344,7 @@ def _append_topic(
             end_offset = base_offset + read_header(records).last_offset_delta + 1
             if partition.replicated(end_offset) is not ErrorCode.NONE:
                 targets.replications[partition] = end_offset
-        if partition.waiters and not partition.progressing:
+        if (partition.waiters or partition.commits) and not partition.progressing:
             broker.note_progress(partition)
         produced.append(
             PartitionProduced(index, 0, base_offset, log_append_time_ms, partition.log.log_start_offset)
@@ -406,8 +406,9 @@ def _park(
         return encode_response(answers, version, correlation_id)
 
     waiter = ProduceWaiter(answer_of, targets)
-    watched = dict.fromkeys((*targets.flushes, *targets.replications))
-    broker.parking.park(waiter, watched, deadline_ms)
+    broker.parking.park(waiter, targets.flushes, deadline_ms)
+    for partition, end_offset in targets.replications.items():
+        partition.commits.append((end_offset, waiter))
     for partition in targets.flushes:
         broker.flusher.request(partition)
     return waiter
