@@ -306,7 +306,8 @@ class Copier(Actor):
                 self.reasons.append(f"{type(reason).__name__}: {reason}")
             # What a pipe that is given up has not delivered has no outcome, and none may come later.
             pipe.producer.purge(in_queue=True, in_flight=True)
-            pipe.producer.flush(5)
+            with contextlib.suppress(KafkaException):  # a fenced producer says so again
+                pipe.producer.flush(5)
             self.retired.append(pipe)
             closing = threading.Thread(target=self._close, args=(pipe,), daemon=True)
             closing.start()
