@@ -97,6 +97,7 @@ _ROWS = (
     Api(45, "AlterPartitionReassignments", 0, 1, 0, Family.METADATA),
     Api(46, "ListPartitionReassignments", 0, 0, 0, Family.METADATA),
     Api(47, "OffsetDelete", 0, 0, None, Family.GROUP),
+    Api(55, "DescribeQuorum", 0, 1, 0, Family.METADATA),
     Api(60, "DescribeCluster", 0, 2, 0, Family.METADATA),
     Api(61, "DescribeProducers", 0, 0, 0, Family.DATA),
     Api(64, "UnregisterBroker", 0, 0, 0, Family.METADATA),

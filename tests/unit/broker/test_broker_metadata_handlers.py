@@ -444,6 +444,24 @@ def test_describe_cluster_of_controllers_is_refused() -> None:
     assert Node().ask("describe_cluster", 1, request).error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
+@pytest.mark.parametrize("version", versions("describe_quorum"))
+def test_describe_quorum_tells_who_decides_and_how_far_the_metadata_has_come(version: int) -> None:
+    node = Node(2)
+    asked = body(topic_name="__cluster_metadata", partitions=[body(partition_index=i32(0))])
+    other = body(topic_name="orders", partitions=[body(partition_index=i32(0))])
+
+    def ask() -> Any:
+        return node.ask("describe_quorum", version, body(topics=[asked, other]))
+
+    [metadata], [unknown] = (topic.partitions for topic in ask().topics)
+    assert (metadata.leader_id, metadata.leader_epoch) == (1, node.image.controller_epoch)
+    assert [voter.replica_id for voter in metadata.current_voters] == [1, 2]
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    before = metadata.high_watermark
+    node.create(TopicSpec("orders"))
+    assert ask().topics[0].partitions[0].high_watermark == before + 1
+
+
 def page(node: Node, names: tuple[str, ...], limit: int, cursor: Any = None) -> Any:
     request = body(topics=named(*names), response_partition_limit=i32(limit), cursor=cursor)
     return node.ask("describe_topic_partitions", 0, request)
