@@ -8,12 +8,13 @@ then from their broker synonyms in the same order. The table itself is `settings
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple, cast
 
 from tidelog.model.log_config import LogConfig
+from tidelog.model.security_settings import LISTENER_PREFIX, SECURITY_PROTOCOLS, plain_name
 from tidelog.model.settings_table import (
     BROKER_SETTINGS,
     INT32_MAX,
@@ -31,7 +32,6 @@ _INTEGER_LIMITS = {
     SettingType.LONG: (-INT64_MAX - 1, INT64_MAX),
 }
 _LISTENER = re.compile(r"([A-Za-z0-9_\-]+)://\[?([0-9A-Za-z\-%._:]*)\]?:([0-9]{1,5})")
-_SECURITY_PROTOCOLS = ("PLAINTEXT",)
 
 
 class SettingsError(ValueError):
@@ -157,13 +157,22 @@ def unknown_setting_fault(name: str, table: Mapping[str, Setting], kind: str) ->
     return f"unknown {kind} setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
+def find_setting(name: str, table: Mapping[str, Setting] = BROKER_SETTINGS) -> Setting | None:
+    """The row of a name; a form for one listener has the row of the setting it is a form of."""
+    setting = table.get(name)
+    if setting is None and table is BROKER_SETTINGS:
+        plain = plain_name(name)
+        return None if plain is None else replace(table[plain], name=name)
+    return setting
+
+
 def _parse_all(
     texts: Mapping[str, str], table: Mapping[str, Setting], kind: str
 ) -> tuple[dict[str, SettingValue], list[str]]:
     values: dict[str, SettingValue] = {}
     faults: list[str] = []
     for name, text in texts.items():
-        setting = table.get(name)
+        setting = find_setting(name, table)
         if setting is None:
             faults.append(unknown_setting_fault(name, table, kind))
             continue
@@ -248,7 +257,7 @@ class BrokerSettings:
 
     def __repr__(self) -> str:
         changed = ", ".join(
-            f"{name}={'hidden' if BROKER_SETTINGS[name].sensitive else format_value(value)}"
+            f"{name}={'hidden' if _row(name).sensitive else format_value(value)}"
             for _, layer in reversed(self._layers)
             for name, value in layer.items()
         )
@@ -310,7 +319,31 @@ class BrokerSettings:
     def inter_broker_listener_name(self) -> str:
         """The listener that brokers reach each other by."""
         name = cast("str | None", self._values["inter.broker.listener.name"])
-        return name.upper() if name else self.listeners[0].name
+        if name:
+            return name.upper()
+        return cast("str | None", self._values["security.inter.broker.protocol"]) or self.listeners[0].name
+
+    @cached_property
+    def security_protocols(self) -> Mapping[str, str]:
+        """The security protocol of each listener name in listener.security.protocol.map."""
+        entries = self.get_list("listener.security.protocol.map")
+        pairs = (entry.partition(":")[::2] for entry in entries)
+        return {name.strip().upper(): protocol.strip().upper() for name, protocol in pairs}
+
+    @property
+    def listener_forms(self) -> dict[str, Setting]:
+        """The rows of the settings that were set for one listener."""
+        return {name: _row(name) for name in self._values if name.startswith(LISTENER_PREFIX)}
+
+    def for_listener(self, listener: str, name: str, mechanism: str = "") -> SettingValue:
+        """The value of a setting for one listener, and one SASL mechanism on it."""
+        prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+        if mechanism:
+            own = f"{prefix}{mechanism.lower()}.{name}"
+            if own in self._values:
+                return self._values[own]
+        own = prefix + name
+        return self._values[own] if own in self._values else self._values[name]
 
     @cached_property
     def _default_log_config(self) -> LogConfig:
@@ -348,7 +381,7 @@ class BrokerSettings:
 
     def explain(self, name: str) -> Explanation:
         """The effective value of a broker setting with its source and everything it overrides."""
-        setting = BROKER_SETTINGS[name]
+        setting = _row(name)
         synonyms = self._synonyms(_broker_synonyms(name), setting.sensitive)
         value = self._values[name]
         source = next((item.source for item in synonyms), ConfigSource.DEFAULT_CONFIG)
@@ -374,7 +407,7 @@ class BrokerSettings:
             if name in layer
         ]
         for name in names:
-            default = BROKER_SETTINGS[name].default
+            default = BROKER_SETTINGS[name].default if name in BROKER_SETTINGS else None
             if default is not None:
                 found.append(
                     ConfigSynonym(
@@ -406,20 +439,34 @@ class BrokerSettings:
             faults.append("log.dirs names the same folder twice")
         return faults
 
+    def _security_faults(self, listener: str, protocol: str) -> list[str]:
+        faults = []
+        keys = ("ssl.keystore.location", "ssl.keystore.key")
+        if protocol.endswith("SSL") and not any(self.for_listener(listener, name) for name in keys):
+            faults.append(f"the listener {listener} speaks TLS and needs ssl.keystore.location")
+        if protocol.startswith("SASL_") and not self.for_listener(listener, "sasl.enabled.mechanisms"):
+            faults.append(f"the listener {listener} needs sasl.enabled.mechanisms")
+        return faults
+
     def _listener_faults(self) -> list[str]:
-        protocols = dict(
-            entry.partition(":")[::2] for entry in self.get_list("listener.security.protocol.map")
-        )
-        protocols = {name.upper(): protocol.upper() for name, protocol in protocols.items()}
+        protocols = self.security_protocols
         faults = []
         for listener in self.listeners:
             protocol = protocols.get(listener.name)
             if protocol is None:
                 faults.append(f"the listener {listener.name} is missing in listener.security.protocol.map")
-            elif protocol not in _SECURITY_PROTOCOLS:
-                known = ", ".join(_SECURITY_PROTOCOLS)
-                faults.append(f"the listener {listener.name} needs {protocol}; only {known} is there")
+            elif protocol not in SECURITY_PROTOCOLS:
+                known = ", ".join(SECURITY_PROTOCOLS)
+                faults.append(f"the listener {listener.name} needs {protocol}; {known} are there")
+            else:
+                faults += self._security_faults(listener.name, protocol)
         names = {listener.name for listener in self.listeners}
+        if self._values["inter.broker.listener.name"] and self._values["security.inter.broker.protocol"]:
+            faults.append("set inter.broker.listener.name or security.inter.broker.protocol, not both")
+        for name in self.listener_forms:
+            owner = name[len(LISTENER_PREFIX) :].partition(".")[0].upper()
+            if owner not in names:
+                faults.append(f"{name} is for the listener {owner}, which is not among listeners")
         if names and self.inter_broker_listener_name not in names:
             faults.append(
                 f"inter.broker.listener.name {self.inter_broker_listener_name} is not among listeners"
@@ -450,7 +497,16 @@ _BROKER_SYNONYMS = (
 
 
 def _broker_synonyms(name: str) -> tuple[str, ...]:
+    plain = plain_name(name)
+    if plain is not None:
+        return (name, plain)
     return next((names for names in _BROKER_SYNONYMS if name in names), (name,))
+
+
+def _row(name: str) -> Setting:
+    setting = find_setting(name)
+    assert setting is not None, f"{name} is not a setting"
+    return setting
 
 
 def broker_config_faults(configs: Mapping[str, str], *, cluster_wide: bool) -> list[str]:

@@ -10,6 +10,7 @@ small segments can be tried out and tested without a hidden setting.
 
 from tidelog.model.coordination_settings import COORDINATION_SETTINGS
 from tidelog.model.replication_settings import REPLICATION_SETTINGS
+from tidelog.model.security_settings import SECURITY_PROTOCOLS, SECURITY_SETTINGS
 from tidelog.model.setting_rows import (
     DAY_MS,
     HOUR_MS,
@@ -100,7 +101,8 @@ _NETWORK = (
         "The addresses clients are told to use, when they differ from listeners.",
     ),
     _broker(
-        "listener.security.protocol.map", _LIST, ("PLAINTEXT:PLAINTEXT",), _LOW,
+        "listener.security.protocol.map", _LIST,
+        tuple(f"{protocol}:{protocol}" for protocol in SECURITY_PROTOCOLS), _LOW,
         "Which security protocol each listener name speaks, as NAME:PROTOCOL.",
     ),
     _broker(
@@ -523,7 +525,7 @@ _OWN = (
 BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for group in (
-        *(_NODE, _NETWORK, _DATA, COORDINATION_SETTINGS, REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS),
+        *(_NODE, _NETWORK, SECURITY_SETTINGS, _DATA, COORDINATION_SETTINGS, REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS),
         *(_TRANSACTIONS, _OWN),
     )
     for setting in group

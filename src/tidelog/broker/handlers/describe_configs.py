@@ -76,7 +76,8 @@ def _explain_broker(broker: "Broker", name: str, keys: Collection[str] | None) -
     if name != str(broker.node_id):
         message = f"this is broker {broker.node_id}, it cannot describe the settings of broker {name!r}"
         return Refused(ErrorCode.INVALID_REQUEST, message)
-    return [broker.settings.explain(key) for key in _chosen(BROKER_SETTINGS, keys)]
+    table = {**BROKER_SETTINGS, **broker.settings.listener_forms}
+    return [broker.settings.explain(key) for key in _chosen(table, keys)]
 
 
 def _chosen(names: Collection[str], keys: Collection[str] | None) -> list[str]:
