@@ -361,7 +361,7 @@ class Controllership:
             case (_, Conflict(key=key)) if key == CONTROLLER_EPOCH_KEY:
                 self.resign("another controller has been elected")
             case (_, Conflict() as conflict):
-                self._read_again(job, sequence, str(conflict))
+                self._read_again(job, None, str(conflict))
             case CommitUnknown():
                 self._read_again(job, sequence, "the outcome of a commit is unknown")
             case SessionLost():
@@ -402,13 +402,13 @@ class Controllership:
 
     # -- trouble
 
-    def _retry_later(self, job: Job, again: Callable[[], None]) -> None:
-        """Try again, unless nobody waits for it and nothing of it is written."""
+    def _retry_later(self, job: Job, again: Callable[[], None], *, written: bool = False) -> None:
+        """Try again, unless nobody waits for it and nothing of it is, or may be, written."""
 
         def retry() -> None:
             if job is not self._current:
                 return
-            if job.abandoned and job.next_part == 0:
+            if job.abandoned and job.next_part == 0 and not written:
                 self._finish(job, None)
             else:
                 again()
@@ -416,8 +416,11 @@ class Controllership:
         self._timers.set_after(_RETRY_TIMER, self._retry_ms, retry)
         self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
 
-    def _read_again(self, job: Job, sequence: int, why: str) -> None:
-        """Find out what the store holds; this broker may or may not be the controller still."""
+    def _read_again(self, job: Job, sequence: int | None, why: str) -> None:
+        """Find out what the store holds; this broker may or may not be the controller still.
+
+        `sequence` is the change that may be the job's; None if its commit certainly did not happen.
+        """
         me = self._me
         assert me is not None
         log.warning("the metadata is read again: %s", why)
@@ -434,15 +437,15 @@ class Controllership:
                 case Incumbent():
                     self.resign("another controller has been elected", outcome)
                 case StoreError() if not isinstance(outcome, SessionLost):
-                    self._retry_later(job, lambda: self._read_again(job, sequence, why))
+                    self._retry_later(job, lambda: self._read_again(job, sequence, why), written=True)
                 case _:
                     self.resign(f"its place could not be confirmed: {outcome}")
 
         self._session.run(lambda store: enter(store, me), seen)
 
-    def _go_on(self, job: Job, sequence: int) -> None:
+    def _go_on(self, job: Job, sequence: int | None) -> None:
         """After reading again: the part is there, or it must be written, or all be decided, once more."""
-        if self.sequence >= sequence:
+        if sequence is not None and self.sequence >= sequence:
             job.next_part += 1
             self._commit_next(job)
         elif job.next_part > 0:
