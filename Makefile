@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo test check format bench bench-short crash fuzz exactly-once chaos chaos-short simulation conformance \
+.PHONY: help up demo test check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation conformance \
 	conformance-kafka-python setup clean
 
 help: ## Show this list
@@ -78,6 +78,9 @@ bench: $(STAMP) ## Measure against a floor without protocol work, in one run (ab
 
 bench-short: $(STAMP) ## The same, shorter and coarser
 	@$(BIN)/python bench/run.py --short
+
+bench-cluster: $(STAMP) ## What three replicas cost, how far followers lag, how fast 2,000 leaders are elected
+	@$(BIN)/python bench/cluster.py
 
 clean: ## Remove the virtual environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
