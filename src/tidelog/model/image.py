@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
+from tidelog.model.credentials import DelegationToken, ScramCredential, TokenRecord, UserRecord
 from tidelog.model.identifiers import INTERNAL_TOPICS, NO_LEADER
 from tidelog.model.metadata import (
     BROKER_RESOURCE,
@@ -106,6 +107,10 @@ class ClusterImage:
     partition_count: int = 0
     #: the brokers that are alive, by id; follows from `brokers`
     alive_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    #: SCRAM credentials by user and mechanism
+    users: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict, repr=False)
+    #: delegation tokens by id
+    tokens: Mapping[str, DelegationToken] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         return (
@@ -170,6 +175,8 @@ class _Builder:
         self._topics: dict[str, TopicImage] | None = None
         self._names_by_id: dict[UUID, str] | None = None
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
+        self._users: dict[str, Mapping[str, ScramCredential]] | None = None
+        self._tokens: dict[str, DelegationToken] | None = None
         # Partitions of the topics touched here, so that ten thousand of them are not ten thousand tuples.
         self._partitions: dict[str, list[PartitionImage]] = {}
 
@@ -200,6 +207,26 @@ class _Builder:
                 self._controller_id, self._controller_epoch = record.broker_id, record.epoch
             case ProducerIdsRecord():
                 self._next_producer_id = record.next_producer_id
+            case UserRecord():
+                self._add_user(record)
+            case TokenRecord():
+                self._add_token(record)
+
+    def _add_user(self, record: UserRecord) -> None:
+        if self._users is None:
+            self._users = dict(self._image.users)
+        if record.credentials:
+            self._users[record.name] = MappingProxyType(dict(record.credentials))
+        else:
+            self._users.pop(record.name, None)
+
+    def _add_token(self, record: TokenRecord) -> None:
+        if self._tokens is None:
+            self._tokens = dict(self._image.tokens)
+        if record.token is not None:
+            self._tokens[record.token_id] = record.token
+        else:
+            self._tokens.pop(record.token_id, None)
 
     def _add_partition(self, record: PartitionRecord) -> None:
         partitions = self._partitions_of(record.topic)
@@ -268,6 +295,8 @@ class _Builder:
             next_producer_id=self._next_producer_id,
             partition_count=self._partition_count,
             alive_brokers=image.alive_brokers if self._brokers is None else _alive(self._brokers),
+            users=image.users if self._users is None else self._users,
+            tokens=image.tokens if self._tokens is None else self._tokens,
         )
 
 

@@ -12,6 +12,7 @@ fits a table and a tree of znodes.
     configs/topics/<name>       what was set for a topic
     configs/brokers/<id>        what was set for a broker; `default` stands for all of them
     producer-ids                the next producer id nobody has
+    users/<name>, tokens/<id>   who may come in (see credentials)
 
 Some keys hold no records. `controller` and `live/<id>` go when the session of their broker does: they say who
 decides now, and who is there. `changes` and `changes/<n>` carry the records of the last commits to everybody.
@@ -24,6 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
+
+from tidelog.model.credentials import TOKENS_PREFIX, USERS_PREFIX, TokenRecord, UserRecord
 
 CLUSTER_KEY = "cluster"
 CONTROLLER_EPOCH_KEY = "controller-epoch"
@@ -44,6 +47,8 @@ PREFIXES = (
     "partitions/",
     "configs/",
     PRODUCER_IDS_KEY,
+    USERS_PREFIX,
+    TOKENS_PREFIX,
 )
 
 TOPIC_RESOURCE = "topics"
@@ -228,6 +233,8 @@ MetadataRecord = (
     | PartitionRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | UserRecord
+    | TokenRecord
 )
 
 
@@ -273,6 +280,10 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
             return ControllerRecord(_integer(stored["broker_id"]), _integer(stored["epoch"]))
         case ["producer-ids"]:
             return ProducerIdsRecord(_integer(stored["broker_id"]), _integer(stored["next_producer_id"]))
+        case ["users", name]:
+            return UserRecord.from_entry(name, fields)
+        case ["tokens", token_id]:
+            return TokenRecord.from_entry(token_id, fields)
         case _:
             raise ValueError("unknown kind of entry")
 

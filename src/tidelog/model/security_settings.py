@@ -7,8 +7,8 @@ plain one:
     listener.name.<listener>.<mechanism>.<setting>          (both in lower case)
 
 Deliberate differences from Kafka: key material is PEM (Kafka's `PEM` store type), so that is the default;
-GSSAPI is not there, so SCRAM is the default where Kafka has it. Users of PLAIN are those of `sasl.jaas.config`
-and, where that names none, those with SCRAM credentials.
+GSSAPI is not there, so SCRAM is the default where Kafka has it. Users of PLAIN are those that
+`sasl.jaas.config` names, and those who have SCRAM credentials.
 """
 
 from tidelog.model.setting_rows import (
@@ -179,7 +179,7 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
     ),
     _broker(
         "max.connections.per.ip.overrides", _LIST, (), _MEDIUM,
-        "How many connections single addresses may have, as address:count, instead of max.connections.per.ip.",
+        "How many connections single addresses may have, as address:count; max.connections.per.ip for others.",
     ),
     _broker(
         "delegation.token.secret.key", _PASSWORD, None, _MEDIUM,

@@ -525,8 +525,8 @@ _OWN = (
 BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for group in (
-        *(_NODE, _NETWORK, SECURITY_SETTINGS, _DATA, COORDINATION_SETTINGS, REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS),
-        *(_TRANSACTIONS, _OWN),
+        *(_NODE, _NETWORK, SECURITY_SETTINGS, _DATA, COORDINATION_SETTINGS, REPLICATION_SETTINGS),
+        *(_LOG, _CLEANER, _GROUPS, _TRANSACTIONS, _OWN),
     )
     for setting in group
 }
