@@ -1,1 +1,1 @@
-"""What one broker needs to speak to another as its client: frames, requests, answers."""
+"""What it takes to speak to a broker as its client: requests as bytes, and a blocking wire client."""
