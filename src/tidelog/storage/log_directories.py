@@ -176,7 +176,16 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 class LogDirectories:
     """All data directories of a broker, and its open logs."""
 
-    __slots__ = ("_directory_of", "_disk", "_order", "directories", "logs", "open_files", "preferred")
+    __slots__ = (
+        "_directory_of",
+        "_disk",
+        "_forgotten",
+        "_order",
+        "directories",
+        "logs",
+        "open_files",
+        "preferred",
+    )
 
     def __init__(self, disk: Disk, directories: list[LogDirectory], open_files: OpenFiles) -> None:
         self._disk = disk
@@ -187,6 +196,8 @@ class LogDirectories:
         #: where logs that do not exist yet shall begin, if somebody said so
         self.preferred: dict[TopicPartition, LogDirectory] = {}
         self._order = CheckpointOrder()
+        #: logs that are gone, while the checkpoints on the disk may still speak of them
+        self._forgotten: set[TopicPartition] = set()
 
     @classmethod
     def open(
@@ -300,6 +311,8 @@ class LogDirectories:
             (each for each in self.directories if self._disk.is_directory(f"{each.path}/{name}")), None
         )
         if directory is None:
+            if topic_partition in self._forgotten:
+                self._checkpoint_forgotten()
             directory = self.preferred.pop(topic_partition, None)
         if directory is None:
             directory = min(self.directories, key=lambda each: each.log_count)
@@ -385,12 +398,31 @@ class LogDirectories:
         directory = self._directory_of.pop(topic_partition)
         directory.log_count -= 1
         log.close(clean=False)
-        for offsets in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
-            offsets.pop(topic_partition, None)
+        self._forget(topic_partition, directory)
         doomed = f"{directory.path}/{tagged_folder_name(topic_partition, deletion_id, DELETE_SUFFIX)}"
         self._disk.rename(log.directory, doomed)
         self._disk.sync_directory(directory.path)
         return doomed
+
+    def _forget(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
+        for offsets in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
+            offsets.pop(topic_partition, None)
+        self._forgotten.add(topic_partition)
+
+    def _checkpoint_forgotten(self) -> None:
+        """Before a log begins that has the name of one that is gone: what was noted of that one must not be
+        believed of the new one. Notes of logs that are not open yet are kept."""
+        plan = self.checkpoint_plan({})
+        files = dict(plan.files)
+        for directory in self.directories:
+            for name, noted in (
+                (checkpoints.RECOVERY_POINT_CHECKPOINT, directory.recovery_points),
+                (checkpoints.LOG_START_OFFSET_CHECKPOINT, directory.log_start_offsets),
+            ):
+                offsets = files[f"{directory.path}/{name}"]
+                offsets.update({each: offset for each, offset in noted.items() if each not in self.logs})
+        plan.run()
+        self._forgotten.clear()
 
     def set_aside(self, stored: StoredPartition, stray_id: UUID) -> str:
         """Rename the folder of a log that no topic claims, so that no new topic of the name gets its records.
@@ -398,6 +430,7 @@ class LogDirectories:
         Nothing is removed: whoever runs the broker may want to look at it. Returns the new path.
         """
         topic_partition, directory, path = stored
+        self._forget(topic_partition, directory)
         aside = f"{directory.path}/{tagged_folder_name(topic_partition, stray_id, STRAY_SUFFIX)}"
         self._disk.rename(path, aside)
         self._disk.sync_directory(directory.path)

@@ -192,6 +192,25 @@ def test_deleting_a_log_renames_its_folder_at_once(disk: SimulatedDisk) -> None:
     assert directories.doomed_folders() == []
 
 
+def test_checkpoints_of_a_deleted_log_do_not_speak_of_the_next_one_of_its_name(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk)
+    other = TopicPartition("other", 0)
+    for place in (ORDERS, other):
+        log = directories.open_log(place, LogConfig(), now_ms=NOW_MS)
+        append(log, [NOW_MS] * 5)
+        log.flush()
+        log.advance_log_start(3)
+    directories.checkpoint_plan({ORDERS: 5, other: 5}).run()
+    directories.delete_log(ORDERS, TOPIC_ID)
+    append(directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS), [NOW_MS])
+    directories = open_directories(disk.kill())
+    open_all(directories)
+    assert directories.logs[ORDERS].log_start_offset == 0
+    assert directories.high_watermark(ORDERS) == 0
+    assert directories.logs[other].log_start_offset == 3
+    assert directories.high_watermark(other) == 5
+
+
 def test_the_folder_of_a_deleted_log_with_a_long_name_still_fits(tmp_path: Path) -> None:
     directories = open_directories(OsDisk(), str(tmp_path / "data"))
     partition = TopicPartition("t" * 249, 12)
