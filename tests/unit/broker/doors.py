@@ -36,6 +36,8 @@ class DoorUnderTest:
         self.store: SimulatedStore
         self.frozen = False
         self.dead = False
+        #: how many turns of the loop the outcome of work takes to arrive
+        self.answer_turns = 0
         #: what waits while frozen
         self.held: deque[Callable[[], None]] = deque()
         self.started: list[Refused | None] = []
@@ -74,7 +76,7 @@ class DoorUnderTest:
                 outcome = work()
             except (OSError, ValueError) as error:
                 outcome = error
-            deliver(outcome, self.world.random.randrange(6) if self.world.shuffled else 0)
+            deliver(outcome, self.world.random.randrange(6) if self.world.shuffled else self.answer_turns)
 
         def deliver(outcome: Any, turns: int) -> None:
             # Much may happen between the end of the work and the loop hearing of it: a watch may be faster.

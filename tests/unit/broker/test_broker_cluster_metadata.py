@@ -107,6 +107,31 @@ def test_another_takes_over_when_the_controller_dies() -> None:
     same_images(world)
 
 
+def test_a_seat_that_gets_free_during_a_look_at_it_is_taken() -> None:
+    world = World()
+    first, second, third = world.three()
+    second.answer_turns = 20
+    second.metadata._enter()
+    world.step()  # it has read that the first is the controller, and will hear of that much later
+    first.kill()
+    third.kill()
+    world.settle()
+    assert world.controller is second
+
+
+def test_a_change_during_a_look_at_the_log_is_followed() -> None:
+    world = World()
+    first, _, third = world.three()
+    third.answer_turns = 200
+    third.metadata._follow()
+    world.step()
+    first.create("a")
+    while "a" not in first.metadata.image.topics:
+        world.step()
+    world.settle()
+    same_images(world)
+
+
 def _settled(world: World, answers: list) -> tuple:  # type: ignore[type-arg]
     world.advance(1_000)
     [results] = answers
