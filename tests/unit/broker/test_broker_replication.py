@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from in_memory_cluster import InMemoryCluster, Node, Produced
 
+from tidelog.broker.partition import Partition
 from tidelog.client.requests import decode_response, encode_request
 from tidelog.controller.commands import AlterReassignments, Reassignment
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
+from tidelog.replication.leader import LeaderReplicas
 
 
 def produce(cluster: InMemoryCluster, topic: str, *values: bytes, **how: Any) -> Produced:
@@ -532,6 +534,49 @@ def test_a_storm_loses_nothing_acknowledged(seed: int) -> None:
     storm.run()
     acknowledged = [p for _, _, p in storm.sent if p and p.error is ErrorCode.NONE]
     assert acknowledged
+
+
+def ack_before_replicating(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "replicated", lambda self, end_offset: ErrorCode.NONE)
+
+
+def watermark_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = LeaderReplicas.watermark
+    monkeypatch.setattr(
+        LeaderReplicas,
+        "watermark",
+        lambda self, high_watermark, end_offset, min_insync, now_ms: min(
+            end_offset, right(self, high_watermark, end_offset, min_insync, now_ms) + 1
+        ),
+    )
+
+
+def pending_isr_instead_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        LeaderReplicas,
+        "maximal_isr",
+        property(lambda self: self.isr if self.pending_isr is None else self.pending_isr),
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ack_before_replicating,
+        watermark_off_by_one,
+        pytest.param(pending_isr_instead_of_both, marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_fault_is_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    for seed in range(200):
+        try:
+            Storm(seed).run()
+        except AssertionError:
+            return
+    raise AssertionError("nothing was noticed")
 
 
 @pytest.mark.parametrize("seed", range(10))

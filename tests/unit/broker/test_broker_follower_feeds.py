@@ -1,0 +1,184 @@
+"""How a leader answers its followers: only news, in turn, again if they were not used."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from in_memory_cluster import InMemoryCluster, joined
+
+from tidelog.broker.dispatch import ConnectionContext, PendingAnswer
+from tidelog.client.requests import frame_prefix
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.replica_fetch import (
+    FETCH_VERSION,
+    FetchAnswer,
+    WantedPartition,
+    decode_response,
+    encode_request,
+)
+
+FETCH = 1
+
+
+class Follower:
+    """A follower played by the test, over a connection of its own."""
+
+    def __init__(self, cluster: InMemoryCluster, partitions: int = 3) -> None:
+        self.cluster = cluster
+        self.topic_id: UUID = cluster.create_topic("t", partitions=partitions, replication_factor=2)
+        cluster.run_for(50)
+        self.leader = cluster.nodes[1]
+        state = [cluster.state("t", index) for index in range(partitions)]
+        self.led = [index for index in range(partitions) if state[index].leader == 1]
+        cluster.freeze(2)
+        # The real follower has a session: ours takes its place.
+        self.epoch = self.leader.broker.image.brokers[2].epoch
+        self.session_id = 0
+        self.session_epoch = 0
+
+    def ask(self, *wanted: tuple[int, int], forget: tuple[int, ...] = (), **how: Any) -> Any:
+        body = encode_request(
+            replica_id=2,
+            replica_epoch=how.get("replica_epoch", self.epoch),
+            max_wait_ms=how.get("max_wait_ms", 500),
+            min_bytes=1,
+            max_bytes=how.get("max_bytes", 1 << 20),
+            partition_max_bytes=1 << 20,
+            session_id=self.session_id,
+            session_epoch=self.session_epoch,
+            topics=[(self.topic_id, [WantedPartition(index, 0, offset, -1, 0) for index, offset in wanted])]
+            if wanted
+            else [],
+            forgotten=[(self.topic_id, forget)] if forget else [],
+        )
+        frame = frame_prefix(FETCH, FETCH_VERSION, 1, b"broker-2", len(body))[4:] + body
+        context = ConnectionContext("host2", 1, "PLAINTEXT")
+        answer = self.leader.dispatcher.handle(context, memoryview(bytearray(frame)))
+        self.leader.broker.wake_progressed()
+        self.session_epoch += 1
+        return answer
+
+    def open(self) -> FetchAnswer:
+        answer = read(self.ask(*((index, 0) for index in self.led)))
+        self.session_id = answer.session_id
+        return answer
+
+    def append(self, index: int, value: bytes = b"v") -> None:
+        produced = self.cluster.produce(1, "t", value, index=index, acks=1)
+        self.cluster.run_until(lambda: produced)
+
+
+def read(answer: Any) -> FetchAnswer:
+    chunks = answer.chunks if isinstance(answer, PendingAnswer) else answer
+    assert chunks is not None, "no answer yet"
+    return decode_response(memoryview(joined(chunks))[9:])
+
+
+def indexes(answer: FetchAnswer) -> list[int]:
+    return [row.partition for row in answer.partitions]
+
+
+def follower(partitions: int = 6) -> Follower:
+    return Follower(InMemoryCluster((1, 2)), partitions)
+
+
+def test_the_first_answer_tells_of_all_and_the_next_only_of_news() -> None:
+    one = follower()
+    assert indexes(one.open()) == one.led and len(one.led) > 1
+    waiting = one.ask()
+    assert isinstance(waiting, PendingAnswer) and waiting.chunks is None
+    one.append(one.led[1], b"news")
+    answer = read(waiting)
+    assert indexes(answer) == [one.led[1]] and b"news" in bytes(answer.partitions[0].records)
+
+
+def test_a_higher_watermark_is_news() -> None:
+    one = follower()
+    one.append(one.led[0])
+    one.open()
+    answer = read(one.ask((one.led[0], 1)))
+    assert indexes(answer) == [one.led[0]]
+    assert (answer.partitions[0].high_watermark, len(answer.partitions[0].records)) == (1, 0)
+    assert one.ask().chunks is None, "it is known now"
+
+
+def test_what_was_not_used_is_sent_again() -> None:
+    one = follower()
+    one.append(one.led[0], b"once")
+    one.open()
+    for _ in range(3):
+        answer = read(one.ask())
+        assert indexes(answer) == [one.led[0]] and b"once" in bytes(answer.partitions[0].records)
+    assert indexes(read(one.ask((one.led[0], 1)))) == [one.led[0]]  # the watermark
+    assert one.ask().chunks is None
+
+
+def test_everyone_gets_a_turn_when_bytes_are_few() -> None:
+    one = follower()
+    one.open()
+    for index in one.led:
+        one.append(index, b"x" * 500)
+    told: list[int] = []
+    offsets = dict.fromkeys(one.led, 0)
+    wanted: list[tuple[int, int]] = []
+    for _ in range(2 * len(one.led)):
+        answer = read(one.ask(*wanted, max_bytes=600))
+        wanted = []
+        for row in answer.partitions:
+            if len(row.records):
+                told.append(row.partition)
+                offsets[row.partition] = 1
+                wanted.append((row.partition, 1))
+        if all(offsets.values()):
+            break
+    assert sorted(told) == one.led
+
+
+def test_a_second_request_ends_the_wait_of_the_first() -> None:
+    one = follower()
+    one.open()
+    first = one.ask()
+    assert first.chunks is None
+    second = one.ask((one.led[0], 0), forget=(one.led[0],))
+    assert indexes(read(first)) == []
+    assert indexes(read(second)) == [one.led[0]], "forgotten and named: told anew"
+
+
+def test_a_forgotten_partition_is_silent_and_an_empty_session_ends() -> None:
+    one = follower()
+    one.open()
+    one.ask(forget=(one.led[0],))
+    waiting = one.ask()
+    one.append(one.led[0])
+    assert waiting.chunks is None
+    assert read(one.ask(forget=tuple(one.led[1:]))).session_id == 0
+    assert read(one.ask()).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    feeds_left = [
+        waiter
+        for partition in one.leader.broker.partitions.values()
+        for waiter in partition.waiters
+        if type(waiter).__name__ == "FollowerFeed"
+    ]
+    assert feeds_left == []
+
+
+def test_a_partition_that_is_led_elsewhere_is_an_error_at_once() -> None:
+    one = follower()
+    one.open()
+    waiting = one.ask()
+    image = one.leader.broker.image
+    partition = one.leader.broker.partitions["t", one.led[0]]
+    state = image.topics["t"].partitions[one.led[0]]
+    one.leader.broker.replication._follow(partition, replace(state, leader=2, leader_epoch=1))
+    one.leader.broker.wake_progressed()
+    one.leader.broker.replication.feeds.answer_due()
+    answer = read(waiting)
+    assert [(row.partition, row.error) for row in answer.partitions] == [
+        (one.led[0], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    ]
+
+
+def test_an_earlier_life_is_sent_back() -> None:
+    one = follower()
+    one.open()
+    assert read(one.ask(replica_epoch=one.epoch - 1)).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
