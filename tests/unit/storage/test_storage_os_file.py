@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from storage_logs import NOW_MS, append, open_log, read_all
 
-from tidelog.storage.disk import OsDisk
+from tidelog.storage.disk import VIEWS_MAX, OsDisk
 
 
 @pytest.fixture
@@ -99,3 +99,15 @@ def test_a_growing_log_reserves_room_and_gives_back_what_it_does_not_use(tmp_pat
     log.close()
     for path in directory.glob("*.log"):
         assert path.stat().st_blocks * 512 < path.stat().st_size + (64 << 10)
+
+
+def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path) -> None:
+    """A follower that was away gets thousands of small batches in one answer."""
+    file = OsDisk().open(str(tmp_path / "log"), create=True)
+    pieces = [b"%04d" % number for number in range(VIEWS_MAX * 2 + 1)]
+    file.append_many(pieces)
+    file.append_many(pieces[:VIEWS_MAX])
+    expected = b"".join(pieces + pieces[:VIEWS_MAX])
+    assert file.size_bytes == len(expected)
+    assert file.read(0, len(expected)) == expected
+    file.close()
