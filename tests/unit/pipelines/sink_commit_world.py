@@ -1,0 +1,288 @@
+"""A model of a cluster and of Spark's drivers and tasks around the real `commit_protocol`.
+
+Everything that runs is an actor: a generator that does one thing to the cluster per step. A schedule says who
+does the next step, who dies, when another driver starts. Between any two steps anything may come in.
+
+Spark's part: the checkpoint names the next batch; a driver runs the batch's tasks, each as one attempt or more,
+takes the first report of each, and commits. A driver whose commit fails dies, as a query does.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from tidelog.pipelines import commit_protocol
+
+QUERY = "query"
+OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
+Actor = Generator[None, None, None]
+
+
+@dataclass
+class ModelTransaction:
+    producer_id: int
+    epoch: int
+    state: str
+    batch_id: int
+    partition: int
+    written: bool = False
+
+
+@dataclass
+class ModelCluster:
+    """What the protocol may rely on: transactions by id and epoch, fencing by epoch, a log that remembers."""
+
+    protocol: ModuleType
+    transactions: dict[str, ModelTransaction] = field(default_factory=dict)
+    driver_epoch: int = 0
+    pending_decision: Any = None
+    decisions: list[Any] = field(default_factory=list)
+    done_batch_id: int = -1
+    producer_ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    def init_transaction(self, name: str, batch_id: int, partition: int) -> Any:
+        """InitProducerId of a task: what was open under the name is aborted, the epoch goes up."""
+        known = self.transactions.get(name)
+        producer_id, epoch = (
+            (next(self.producer_ids), 0) if known is None else (known.producer_id, known.epoch + 1)
+        )
+        self.transactions[name] = ModelTransaction(producer_id, epoch, OPEN, batch_id, partition)
+        return self.protocol.Transaction(name, producer_id, epoch)
+
+    def end(self, transaction: Any, committed: bool) -> Any:
+        known = self.transactions[transaction.transactional_id]
+        wanted = COMMITTED if committed else ABORTED
+        if (known.producer_id, known.epoch) == (transaction.producer_id, transaction.producer_epoch):
+            if known.state == OPEN:
+                known.state = wanted
+            if known.state == wanted:
+                return self.protocol.Outcome.ENDED
+        return self.protocol.Outcome.LOST
+
+    def is_open(self, transaction: Any) -> bool:
+        known = self.transactions[transaction.transactional_id]
+        return known.state == OPEN and known.epoch == transaction.producer_epoch
+
+    def execute(self, request: Any) -> Any:
+        match type(request).__name__:
+            case "Claim":
+                self.driver_epoch += 1
+                self.pending_decision = None
+                return self.protocol.Driver("driver", 0, self.driver_epoch)
+            case "ReadCommitLog":
+                newest = self.decisions[-1] if self.decisions else None
+                return self.protocol.CommitLog(newest, self.done_batch_id)
+            case "StillOpen":
+                return tuple(filter(self.is_open, request.transactions))
+            case "WriteDecision":
+                if request.driver.producer_epoch != self.driver_epoch:
+                    return False
+                self.pending_decision = request.decision
+                return True
+            case "CommitDecision":
+                if request.driver.producer_epoch != self.driver_epoch or self.pending_decision is None:
+                    return False
+                # through its stored form, as a real one
+                self.decisions.append(self.protocol.Decision.from_json(self.pending_decision.to_json()))
+                self.pending_decision = None
+                return True
+            case "DropDecision":
+                if request.driver.producer_epoch == self.driver_epoch:
+                    self.pending_decision = None
+                return None
+            case "MarkDone":
+                self.done_batch_id = request.batch_id
+                return None
+            case "ListOpen":
+                return tuple(
+                    self.protocol.Transaction(name, known.producer_id, known.epoch)
+                    for name, known in self.transactions.items()
+                    if known.state == OPEN and name.startswith(request.prefix)
+                )
+        raise AssertionError(f"no such request: {request}")
+
+    def decided(self) -> set[str]:
+        return {
+            transaction.transactional_id
+            for decision in self.decisions
+            for transaction in decision.transactions
+        }
+
+
+class World:
+    """Drivers, tasks and a cluster; `check` after every step."""
+
+    def __init__(
+        self,
+        protocol: ModuleType = commit_protocol,
+        batches: int = 2,
+        partitions: int = 2,
+        choose: random.Random | None = None,
+    ) -> None:
+        self.protocol = protocol
+        self.cluster = ModelCluster(protocol)
+        self.batches, self.partitions = batches, partitions
+        self.choose = choose or random.Random(0)
+        self.committed_batch_id = -1
+        self.actors: dict[str, Actor] = {}
+        self.names = itertools.count()
+        self.lost: list[Exception] = []
+        self.too_old: list[Exception] = []
+        #: how attempts behave: chance of a second one, chance that one dies on the way
+        self.extra_attempts, self.dying_attempts = 0.0, 0.0
+
+    def start_driver(self) -> str:
+        return self._start("driver", self._driver)
+
+    def _start(self, kind: str, make: Callable[..., Actor], *arguments: Any) -> str:
+        name = f"{kind}-{next(self.names)}"
+        self.actors[name] = make(name, *arguments)
+        return name
+
+    def step(self, name: str) -> bool:
+        """Let one actor do one thing; False when it has ended."""
+        try:
+            next(self.actors[name])
+        except StopIteration:
+            self.actors.pop(name, None)
+            return False
+        self.check()
+        return True
+
+    def crash(self, name: str) -> None:
+        self.actors.pop(name).close()
+
+    def time_out(self) -> bool:
+        """The cluster aborts an open transaction that no decision names.
+
+        The transaction in which a decision is written has the shorter time, and goes first.
+        """
+        decided = self.cluster.decided()
+        undecided = [
+            name
+            for name, known in self.cluster.transactions.items()
+            if known.state == OPEN and name not in decided
+        ]
+        if undecided:
+            name = self.choose.choice(undecided)
+            self.cluster.transactions[name].state = ABORTED
+            self.cluster.pending_decision = None
+        return bool(undecided)
+
+    # Actors
+
+    def _driver(self, name: str) -> Actor:
+        while self.committed_batch_id + 1 < self.batches:
+            batch_id = self.committed_batch_id + 1
+            yield
+            reports: dict[int, Any] = {}
+            for partition in range(self.partitions):
+                self._start("attempt", self._attempt, batch_id, partition, reports, False)
+                if self.choose.random() < self.extra_attempts:
+                    self._start("attempt", self._attempt, batch_id, partition, reports, False)
+            yield from self._wait_for(batch_id, reports)
+            try:
+                yield from self._commit(batch_id, tuple(reports[p] for p in sorted(reports)))
+            except self.protocol.FencedDriver:
+                return
+            except self.protocol.BatchTooOld as fault:
+                self.too_old.append(fault)
+                return
+            except self.protocol.LostTransactions as fault:
+                self.lost.append(fault)
+                return
+            yield
+            self.committed_batch_id = max(self.committed_batch_id, batch_id)
+
+    def _wait_for(self, batch_id: int, reports: dict[int, Any]) -> Actor:
+        waits = 0
+        while len(reports) < self.partitions:
+            yield
+            waits += 1
+            if waits % 20 == 0:  # Spark starts another attempt of what has failed
+                for partition in range(self.partitions):
+                    if partition not in reports:
+                        self._start("attempt", self._attempt, batch_id, partition, reports, True)
+
+    def _attempt(
+        self, name: str, batch_id: int, partition: int, reports: dict[int, Any], sure: bool
+    ) -> Actor:
+        dies = not sure and self.choose.random() < self.dying_attempts
+        yield
+        transaction = self.cluster.init_transaction(
+            self.protocol.transaction_name(QUERY, batch_id, partition, name), batch_id, partition
+        )
+        yield
+        if self.cluster.is_open(transaction):
+            self.cluster.transactions[transaction.transactional_id].written = True
+        yield
+        if not dies and self.cluster.is_open(transaction):
+            reports.setdefault(partition, transaction)
+
+    def _commit(self, batch_id: int, transactions: tuple[Any, ...]) -> Actor:
+        steps = self.protocol.commit(QUERY, batch_id, transactions)
+        answer: Any = None
+        while True:
+            try:
+                request = steps.send(answer)
+            except StopIteration:
+                return
+            if type(request).__name__ == "End":
+                answer = []
+                for transaction in request.transactions:  # each EndTxn is a request of its own
+                    answer.append(self.cluster.end(transaction, request.committed))
+                    yield
+            else:
+                answer = self.cluster.execute(request)
+                yield
+
+    # What must hold
+
+    def copies(self) -> dict[tuple[int, int], int]:
+        counts: dict[tuple[int, int], int] = {}
+        for known in self.cluster.transactions.values():
+            if known.state == COMMITTED and known.written:
+                place = (known.batch_id, known.partition)
+                counts[place] = counts.get(place, 0) + 1
+        return counts
+
+    def check(self) -> None:
+        twice = {place: count for place, count in self.copies().items() if count > 1}
+        assert not twice, f"written twice: {twice}"
+        batches = [decision.batch_id for decision in self.cluster.decisions]
+        assert batches == sorted(set(batches)), f"decided twice or out of order: {batches}"
+        for batch_id in range(self.committed_batch_id + 1):
+            for partition in range(self.partitions):
+                assert self.copies().get((batch_id, partition)), (
+                    f"batch {batch_id} counts as committed, but partition {partition} is not visible"
+                )
+
+    def finish(self) -> None:
+        """Everything that still runs ends, in turn; then drivers have the query for themselves, one by one.
+
+        The last one gets a batch more: its sweep finds what came too late for all others.
+        """
+        for _ in range(20_000):
+            if not self.actors:
+                break
+            for name in list(self.actors):
+                if name in self.actors:
+                    self.step(name)
+        assert not self.actors, f"no end in sight: {list(self.actors)}"
+        for more_batches in (0, 0, 1):
+            self.batches += more_batches
+            driver = self.start_driver()
+            while driver in self.actors:
+                for name in list(self.actors):
+                    if name in self.actors:
+                        self.step(name)
+        assert self.committed_batch_id == self.batches - 1, "the query does not end"
+
+    def check_end(self) -> None:
+        assert not self.lost, self.lost
+        self.check()
+        expected = {(b, p): 1 for b in range(self.batches) for p in range(self.partitions)}
+        assert self.copies() == expected, f"visible: {self.copies()}"

@@ -1,0 +1,176 @@
+"""The commit protocol of the exactly-once sink under every interleaving up to a bound, and many random ones."""
+
+import itertools
+import random
+from types import ModuleType
+
+import pytest
+from sink_commit_mutants import MUTANTS, mutant
+from sink_commit_world import ABORTED, OPEN, World
+
+from tidelog.pipelines import commit_protocol
+from tidelog.pipelines.commit_protocol import (
+    CommitLog,
+    Decision,
+    Transaction,
+    batch_of,
+    driver_transactional_id,
+    is_rubbish,
+    transaction_name,
+    transaction_prefix,
+)
+
+RANDOM_RUNS = 1_500
+MUTANT_RUNS = 4_000
+#: more steps than a driver of one batch takes
+STEPS_MAX = 22
+
+
+def run_driver(world: World, driver: str, steps: int) -> None:
+    """So many steps of a driver; its tasks run along."""
+    for _ in range(steps):
+        if driver not in world.actors:
+            return
+        world.step(driver)
+        for name in list(world.actors):
+            if name.startswith("attempt"):
+                world.step(name)
+
+
+def bounded_schedules(protocol: ModuleType) -> None:
+    """A driver stops anywhere, a second one anywhere, the first goes on, dies anywhere, and so the second."""
+    for first, second in itertools.product(range(STEPS_MAX), repeat=2):
+        for third in (0, 1, 2, 3, 5, 8, STEPS_MAX):
+            world = World(protocol, batches=1, partitions=2)
+            one = world.start_driver()
+            run_driver(world, one, first)
+            two = world.start_driver()
+            run_driver(world, two, second)
+            run_driver(world, one, third)
+            if third % 2 and one in world.actors:
+                world.crash(one)
+            elif third == 2 and two in world.actors:
+                world.crash(two)
+            world.finish()
+            world.check_end()
+            assert not open_transactions(world), "left open"
+
+
+def open_transactions(world: World) -> list[str]:
+    return [name for name, known in world.cluster.transactions.items() if known.state == OPEN]
+
+
+def random_schedule(protocol: ModuleType, seed: int) -> World:
+    choose = random.Random(seed)
+    world = World(protocol, batches=choose.randint(1, 3), partitions=choose.randint(1, 2), choose=choose)
+    world.extra_attempts, world.dying_attempts = choose.choice([0, 0.5]), choose.choice([0, 0.3])
+    world.start_driver()
+    crashes, drivers, time_outs = choose.randint(0, 3), choose.randint(1, 3), choose.randint(0, 2)
+    favourite = None
+    for _ in range(choose.randint(10, 150)):
+        event = choose.random()
+        if event < 0.04 and crashes and world.actors:
+            crashes -= 1
+            world.crash(choose.choice(list(world.actors)))
+        elif event < 0.08 and drivers:
+            drivers -= 1
+            world.start_driver()
+        elif event < 0.10 and time_outs:
+            time_outs -= world.time_out()
+        elif world.actors:
+            # Bursts: long stretches of one actor find other things than fair turns.
+            if favourite not in world.actors or choose.random() < 0.3:
+                favourite = choose.choice(list(world.actors))
+            world.step(favourite)
+    world.finish()
+    world.check_end()
+    assert not open_transactions(world), "left open"
+    return world
+
+
+def test_every_schedule_of_two_drivers_up_to_a_bound() -> None:
+    bounded_schedules(commit_protocol)
+
+
+def test_random_schedules() -> None:
+    seen = {"too old": 0, "fenced": 0, "aborted": 0}
+    for seed in range(RANDOM_RUNS):
+        world = random_schedule(commit_protocol, seed)
+        seen["too old"] += bool(world.too_old)
+        seen["fenced"] += world.cluster.driver_epoch > world.batches
+        seen["aborted"] += any(known.state == ABORTED for known in world.cluster.transactions.values())
+    assert min(seen.values()) > RANDOM_RUNS // 50, f"the schedules do not reach enough: {seen}"
+
+
+def notices(protocol: ModuleType) -> bool:
+    try:
+        for seed in range(MUTANT_RUNS):
+            random_schedule(protocol, seed)
+        lost_is_told(protocol)
+        bounded_schedules(protocol)
+    except (AssertionError, KeyError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("name", "old", "new"), MUTANTS, ids=[name for name, _, _ in MUTANTS])
+def test_wrong_edits_are_noticed(name: str, old: str, new: str) -> None:
+    assert notices(mutant(old, new)), f"nobody notices: {name}"
+
+
+def lost_is_told(protocol: ModuleType) -> None:
+    """A decided transaction that the cluster aborts all the same: never silent."""
+    for steps in range(STEPS_MAX):
+        world = World(protocol, batches=1, partitions=2)
+        driver = world.start_driver()
+        run_driver(world, driver, steps)
+        if driver in world.actors:
+            world.crash(driver)
+        decided = world.cluster.decided()
+        lost = [
+            known
+            for name, known in world.cluster.transactions.items()
+            if name in decided and known.state == OPEN
+        ]
+        for known in lost:
+            known.state = ABORTED
+        driver = world.start_driver()
+        run_driver(world, driver, STEPS_MAX)
+        assert bool(lost) == bool(world.lost), f"after {steps} steps"
+        assert not (lost and world.committed_batch_id == 0), "the batch must not count as committed"
+
+
+def test_a_decided_transaction_that_the_cluster_aborted_is_told() -> None:
+    lost_is_told(commit_protocol)
+
+
+def test_decisions_survive_their_stored_form() -> None:
+    names = [transaction_name("q", 7, partition, "a0") for partition in range(3)]
+    decision = Decision("q", 7, tuple(Transaction(name, 4_000 + i, i) for i, name in enumerate(names)))
+    assert Decision.from_json(decision.to_json()) == decision
+    with pytest.raises(ValueError, match="version 9"):
+        Decision.from_json(b'{"version": 9}')
+
+
+def test_names_tell_their_batch() -> None:
+    name = transaction_name("q.x", 12, 3, "abc")
+    assert batch_of("q.x", name) == 12
+    assert batch_of("q", name) is None
+    assert batch_of("q.x", driver_transactional_id("q.x")) is None
+    assert batch_of("q.x", transaction_prefix("q.x") + "nonsense") is None
+
+
+def test_rubbish_is_what_no_decision_can_name() -> None:
+    def opened(batch_id: int) -> Transaction:
+        return Transaction(transaction_name("q", batch_id, 0, "a"), 1, 0)
+
+    assert is_rubbish("q", 5, opened(5)) and is_rubbish("q", 5, opened(1))
+    assert not is_rubbish("q", 5, opened(6))
+    assert not is_rubbish("p", 5, opened(5))
+
+
+def test_a_log_is_settled_when_its_decision_is_done() -> None:
+    decision = Decision("q", 3, ())
+    assert CommitLog(None).is_settled
+    assert not CommitLog(decision, 2).is_settled
+    assert CommitLog(decision, 3).is_settled
