@@ -197,7 +197,7 @@ class OsFile:
         size_bytes = self.size_bytes
         length = sum(map(len, views))
         if len(views) > VIEWS_MAX:
-            # A replica that was away gets thousands of small batches at once; a copy is cheaper than many calls.
+            # A replica that was away gets thousands of small batches at once.
             views = (b"".join(views),)
         try:
             written = os.pwritev(self._descriptor, views, size_bytes)
