@@ -216,9 +216,9 @@ class LostTransactions(Exception):
         self.transactions = tuple(transactions)
         names = ", ".join(transaction.transactional_id for transaction in self.transactions[:3])
         super().__init__(
-            f"batch {batch_id} was decided, but {len(self.transactions)} of its transactions were aborted by the"
-            f" cluster before they could be committed ({names}): their records are missing from the output."
-            " The driver was away for longer than transaction.timeout.ms; see docs/pipelines-sink.md"
+            f"batch {batch_id} was decided, but {len(self.transactions)} of its transactions were aborted by"
+            f" the cluster before they could be committed ({names}): their records are missing from the"
+            " output. The driver was away for longer than transaction.timeout.ms; see docs/pipelines-sink.md"
         )
 
 
@@ -278,23 +278,23 @@ def commit(query: str, batch_id: int, written: Iterable[Transaction]) -> Steps:
     decision = Decision(query, batch_id, transactions)
     is_ours: bool = yield WriteDecision(driver, decision)
     if is_ours:
-        # Within the driver's own, short transaction: were they open now but not when it is committed, then that
-        # would have timed out as well.
+        # Within the driver's own, short transaction: were they open now but not when it is committed, then
+        # that would have timed out as well.
         still_open: frozenset[Transaction] = frozenset((yield StillOpen(transactions)))
         gone = [transaction for transaction in transactions if transaction not in still_open]
         if gone:
             yield DropDecision(driver)
             yield End(tuple(still_open), committed=False)
             raise BatchTooOld(
-                f"batch {batch_id}: {len(gone)} of {len(transactions)} transactions were ended before the batch"
-                f" was decided, {gone[0].transactional_id} for one: another driver runs, or the batch takes too"
-                " long for transaction.timeout.ms"
+                f"batch {batch_id}: {len(gone)} of {len(transactions)} transactions were ended before the"
+                f" batch was decided, {gone[0].transactional_id} for one: another driver runs, or the batch takes"
+                " too long for transaction.timeout.ms"
             )
         is_ours = yield CommitDecision(driver)
     if not is_ours:
         raise FencedDriver(
-            f"batch {batch_id} is not committed: another driver of {query} took over, or this one stood still for"
-            " too long. Only one may run; start it again"
+            f"batch {batch_id} is not committed: another driver of {query} took over, or this one stood still"
+            " for too long. Only one may run; start it again"
         )
     yield from _end_decided(decision)
     swept = yield from _sweep(query, batch_id)
@@ -324,6 +324,6 @@ def _sweep(query: str, decided_batch_id: int) -> Generator[Request, Any, int]:
 
 
 def is_rubbish(query: str, decided_batch_id: int, transaction: Transaction) -> bool:
-    """Whether an open transaction can be in no decision. The decision of `decided_batch_id` is carried out."""
+    """Whether an open transaction can be in no decision; that of `decided_batch_id` is carried out."""
     opened_for = batch_of(query, transaction.transactional_id)
     return opened_for is not None and opened_for <= decided_batch_id

@@ -9,8 +9,8 @@ from tidelog.pipelines import commit_protocol
 _DECIDING = """\
     is_ours: bool = yield WriteDecision(driver, decision)
     if is_ours:
-        # Within the driver's own, short transaction: were they open now but not when it is committed, then that
-        # would have timed out as well.
+        # Within the driver's own, short transaction: were they open now but not when it is committed, then
+        # that would have timed out as well.
         still_open: frozenset[Transaction] = frozenset((yield StillOpen(transactions)))
 """
 
@@ -18,7 +18,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     (
         "transactions are ended before the batch is decided",
         "    is_ours: bool = yield WriteDecision(driver, decision)\n",
-        "    yield End(transactions, committed=True)\n    is_ours: bool = yield WriteDecision(driver, decision)\n",
+        "    yield End(transactions, committed=True)\n"
+        "    is_ours: bool = yield WriteDecision(driver, decision)\n",
     ),
     (
         "a fenced driver goes on",
@@ -53,7 +54,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     (
         "a batch is marked done before its transactions are ended",
         "    if decision.transactions:\n        outcomes",
-        "    yield MarkDone(decision.query, decision.batch_id)\n    if decision.transactions:\n        outcomes",
+        "    yield MarkDone(decision.query, decision.batch_id)\n"
+        "    if decision.transactions:\n        outcomes",
     ),
     (
         "the sweep takes the next batch too",

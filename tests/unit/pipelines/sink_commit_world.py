@@ -3,8 +3,8 @@
 Everything that runs is an actor: a generator that does one thing to the cluster per step. A schedule says who
 does the next step, who dies, when another driver starts. Between any two steps anything may come in.
 
-Spark's part: the checkpoint names the next batch; a driver runs the batch's tasks, each as one attempt or more,
-takes the first report of each, and commits. A driver whose commit fails dies, as a query does.
+Spark's part: the checkpoint names the next batch; a driver runs the batch's tasks, each as one attempt or
+more, takes the first report of each, and commits. A driver whose commit fails dies, as a query does.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The commit protocol of the exactly-once sink under every interleaving up to a bound, and many random ones."""
+"""The commit protocol of the exactly-once sink under every schedule up to a bound, and random ones."""
 
 import itertools
 import random
