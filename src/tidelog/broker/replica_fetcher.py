@@ -315,7 +315,12 @@ class ReplicaFetcher:
                 self._rest(key, partition)
             return
         for key, partition, _ in cuts:
-            self._start_at_end(key, partition)
+            if self._session.position(key) == partition.position:
+                # Asking the same again would be answered the same.
+                log.error("%s diverges from its leader and cannot tell where", partition)
+                self._rest(key, partition)
+            else:
+                self._start_at_end(key, partition)
 
     def __repr__(self) -> str:
         return f"<ReplicaFetcher from {self.leader_id} partitions={len(self.partitions)}>"
