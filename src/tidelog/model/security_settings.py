@@ -179,7 +179,7 @@ SECURITY_SETTINGS: tuple[Setting, ...] = (
     ),
     _broker(
         "max.connections.per.ip.overrides", _LIST, (), _MEDIUM,
-        "How many connections single addresses may have, as address:count; max.connections.per.ip for others.",
+        "How many connections single addresses may have, as address:count, if not max.connections.per.ip.",
     ),
     _broker(
         "delegation.token.secret.key", _PASSWORD, None, _MEDIUM,

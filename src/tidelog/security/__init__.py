@@ -1,0 +1,1 @@
+"""Who is at the other end: TLS, SASL exchanges, tokens, principals. Bytes in, bytes out; no sockets."""
