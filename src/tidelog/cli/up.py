@@ -222,7 +222,7 @@ def serve_broker(
 ) -> int:
     """Run one broker in this process until it is told to stop; the exit code."""
     from tidelog.server.log_format import configure_logging
-    from tidelog.server.process import ListenError, serve
+    from tidelog.server.process import ListenError, NotRegistered, serve
 
     settings = resolve_settings(overrides)
     _refuse_cluster_folder(settings)
@@ -240,6 +240,11 @@ def serve_broker(
         raise CommandError(
             str(failure.strerror or failure),
             "another --port (0 picks a free one), or stop what uses this one",
+        ) from failure
+    except NotRegistered as failure:
+        raise CommandError(
+            f"the broker could not be registered: {failure}",
+            "another id, or stop the broker that has this one",
         ) from failure
     except OSError as failure:
         where = failure.filename or ", ".join(settings.log_dirs)

@@ -30,6 +30,10 @@ class ListenError(OSError):
     """A listener's address could not be taken."""
 
 
+class NotRegistered(OSError):
+    """The cluster did not take the broker in; the message says why."""
+
+
 class ReadyInfo(NamedTuple):
     """Where a broker that is ready can be reached, and where its data is."""
 
@@ -107,7 +111,7 @@ class Node:
         broker.register(registered.set_result)
         refused = await registered
         if refused is not None:
-            raise OSError(f"the broker could not be registered: {refused.message or refused.code.name}")
+            raise NotRegistered(refused.message or refused.code.name)
 
     async def stop(self) -> None:
         """Hand leadership over, take no more requests, finish what is under way, close the logs cleanly."""

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 
 from tidelog.model.settings import BrokerSettings
-from tidelog.server.node import ListenError, Node, ReadyInfo
+from tidelog.server.node import ListenError, Node, NotRegistered, ReadyInfo
 
-__all__ = ["BrokerThread", "ListenError", "ReadyInfo", "serve"]
+__all__ = ["BrokerThread", "ListenError", "NotRegistered", "ReadyInfo", "serve"]
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ class WorkerThreads:
         then(future.result() if fault is None else fault)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the loop; callable from any thread, and without effect once the loop is closed."""
+        """Run `callback` on the loop; callable from any thread, without effect once the loop is closed."""
         # Somebody else's thread may be late: the loop can close between a look and the call.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)

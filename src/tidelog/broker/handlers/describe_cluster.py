@@ -8,7 +8,13 @@ that are registered but not there, which are told apart as fenced (KIP-1073).
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.broker.cluster_answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, Fields, broker_fields
+from tidelog.broker.cluster_answers import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    Fields,
+    broker_fields,
+    live_controller_id,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.image import ClusterImage
 
@@ -34,7 +40,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     return {
         "endpoint_type": _BROKERS,
         "cluster_id": image.cluster_id,
-        "controller_id": image.controller_id,
+        "controller_id": live_controller_id(image),
         "brokers": _brokers(
             image, request.context.listener_name, getattr(request.body, "include_fenced_brokers", False)
         ),
