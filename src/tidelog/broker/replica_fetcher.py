@@ -183,8 +183,16 @@ class ReplicaFetcher:
             return
         if self._session.answered(request, decoded.error, decoded.session_id):
             self._faults = 0
-            self._carry_out(number, decoded)
-            self._go()
+            carried_out = False
+            try:
+                self._carry_out(number, decoded)
+                carried_out = True
+            finally:
+                # Whatever is wrong with one partition, the others are fetched on.
+                if carried_out:
+                    self._go()
+                else:
+                    self.go_soon(self._backoff_ms(10))
         else:
             self.go_soon(self._backoff_ms(self._faults))
             self._faults += 1
@@ -235,7 +243,12 @@ class ReplicaFetcher:
         moved = partition.learn_high_watermark(answered.high_watermark)
         start_offset = min(answered.log_start_offset, partition.high_watermark)
         if start_offset > partition.log.log_start_offset:
-            broker.advance_log_start(partition, start_offset)
+            try:
+                broker.advance_log_start(partition, start_offset)
+            except OSError as fault:
+                log.error("%s cannot follow its leader's log start: %s", partition, fault)
+                self._rest(key, partition)
+                return
         if moved and partition.waiters and not partition.progressing:
             broker.note_progress(partition)
         if partition.flushes and partition.unflushed_messages >= partition.config.flush_messages:
