@@ -44,6 +44,7 @@ TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 90.0
 COPY_RECORDS_MAX = 60
 CLOSE_SECONDS_MAX = 5.0
+INSIST_SECONDS_MAX = 15.0
 COPY_TRANSACTION_MS = 20_000
 ABORT_CHANCE = 0.05
 PROBE_SECONDS = 0.02
@@ -242,6 +243,24 @@ class RecordedPipe(ConfluentPipe):
         super().__init__(options, COPY_TRANSACTION_MS)
         self.told = told
         self.numbers = count()
+
+    def _insist(self, call: Callable[..., None], *arguments: object) -> None:
+        """Try again for a while only.
+
+        librdkafka (2.16) goes on asking the handle of a group coordinator that has left the metadata, for
+        minutes, though it was told of another: TxnOffsetCommit is never sent there.
+        """
+        deadline = time.monotonic() + INSIST_SECONDS_MAX
+
+        def bounded(*words: object) -> None:
+            try:
+                call(*words)
+            except KafkaException as refusal:
+                if time.monotonic() > deadline and refusal.args[0].retriable():
+                    raise Unusable(f"tried for {INSIST_SECONDS_MAX:g} s: {refusal.args[0]}") from None
+                raise
+
+        super()._insist(bounded, *arguments)
 
     def write(self, tag: str, taken: list[Taken]) -> None:
         for record in taken:
