@@ -1,0 +1,321 @@
+"""Clients of the simulated cluster: producers and readers, who speak the real protocol over simulated wires.
+
+A `Producer` with acks=all is idempotent, in the manner of the Java client: up to three batches are under way,
+in order, on one connection. On any error it asks for the leader again and sends what is unacknowledged once
+more, one batch at a time, with the same sequence numbers. (The first of all goes alone, too: a broker that
+does not know a producer takes any sequence from it.) Its record of what was acknowledged is what must never
+be lost. Without an id (acks=1) it sends and forgets. A `Reader` reads one partition from its leader, or from
+any replica, and what it reads must be what was committed.
+
+Asking for the leader is one event: a broker that can be reached tells what its image says.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from cluster_checks import Acknowledgement, Broken, must
+from cluster_machines import Machine, Wire
+
+from tidelog.broker.peers import PeerFault
+from tidelog.client.requests import frame_prefix, response_body
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.apis import FETCH, PRODUCE
+from tidelog.protocol.primitives import unsigned_varint
+from tidelog.protocol.replica_fetch import FETCH_VERSION, WantedPartition, decode_response, encode_request
+from tidelog.records.batch import read_header
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+
+if TYPE_CHECKING:
+    from cluster_world import ClusterWorld
+
+PRODUCE_VERSION = 13
+ANSWER_MS = 900
+UNDER_WAY_MAX = 3
+CLIENT_ID = b"client"
+#: errors that pass; a producer tries again
+TRY_AGAIN = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def produce_body(topic_id: UUID, index: int, batch: bytes, acks: int, timeout_ms: int) -> bytes:
+    """A Produce request of version 13 for one partition."""
+    return (
+        b"\x00"
+        + acks.to_bytes(2, "big", signed=True)
+        + timeout_ms.to_bytes(4, "big")
+        + b"\x02"
+        + topic_id.bytes
+        + b"\x02"
+        + index.to_bytes(4, "big")
+        + unsigned_varint(len(batch) + 1)
+        + batch
+        + b"\x00\x00\x00"
+    )
+
+
+def produced(answer: bytes) -> tuple[ErrorCode, int]:
+    """Error and base offset of an answer for one partition."""
+    # size, correlation id, tags, topics (1), id, partitions (1), index, error, offset
+    position = 4 + 4 + 1 + 1 + 16 + 1 + 4
+    error = int.from_bytes(answer[position : position + 2], "big", signed=True)
+    return ErrorCode(error), int.from_bytes(answer[position + 2 : position + 10], "big", signed=True)
+
+
+class Batch:
+    """Records under way."""
+
+    __slots__ = ("count", "data", "sequence")
+
+    def __init__(self, sequence: int, count: int, data: bytes) -> None:
+        self.sequence = sequence
+        self.count = count
+        self.data = data
+
+
+class Client:
+    """One side of a connection to the broker that leads, or should lead, a partition."""
+
+    def __init__(self, world: "ClusterWorld", number: int, topic: str, topic_id: UUID, index: int) -> None:
+        self.world = world
+        self.client_id = -number
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.wire: Wire | None = None
+        self.stopped = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether the topic was deleted."""
+        return self.world.audit.topics.get(self.topic) != self.topic_id
+
+    def find(self, *, follower: bool = False) -> Machine | None:
+        """Ask somebody who leads; None if nobody can be asked, or nobody leads."""
+        world = self.world
+        asked = world.random.choice(list(world.machines.values()))
+        if not asked.running or not hasattr(asked, "dispatcher"):
+            return None
+        topic = asked.broker.image.topics.get(self.topic)
+        if topic is None or topic.topic_id != self.topic_id:
+            return None
+        state = topic.partitions[self.index]
+        chosen = world.random.choice(state.replicas) if follower else state.leader
+        found = world.machines.get(chosen)
+        return None if found is None or found.ended or not hasattr(found, "dispatcher") else found
+
+    def connect(self, target: Machine) -> Wire:
+        if self.wire is None or self.wire.closed or self.wire.target is not target:
+            if self.wire is not None:
+                self.wire.close()
+            self.wire = Wire(self.world.network, self.client_id, None, target)
+        return self.wire
+
+    def after(self, delay_ms: int, call: object) -> None:
+        self.world.events.at(self.world.now_ms + delay_ms, None, call)  # type: ignore[arg-type]
+
+
+class Producer(Client):
+    """Sends batches to one partition."""
+
+    def __init__(
+        self, world: "ClusterWorld", number: int, topic: str, topic_id: UUID, index: int, acks: int
+    ) -> None:
+        super().__init__(world, number, topic, topic_id, index)
+        self.acks = acks
+        self.producer_id = 1000 + number if acks == -1 else -1
+        self.under_way: deque[Batch] = deque()
+        self.acknowledged: list[tuple[int, Batch]] = []
+        self._next_sequence = 0
+        self._generation = 0
+        self._resting = False
+        #: whether only the first batch is under way, and those behind it wait
+        self._one_by_one = True
+        self.after(world.random.randint(1, 50), self._again)
+        self.after(world.random.randint(1, 100), self._tick)
+
+    @property
+    def idle(self) -> bool:
+        return self.gone or not self.under_way
+
+    def _tick(self) -> None:
+        if self.stopped or self.gone:
+            return
+        random = self.world.random
+        if len(self.under_way) < UNDER_WAY_MAX:
+            count = random.choice((1, 1, 2, 3))
+            records = [
+                Record(i, self.world.now_ms, None, b"%d:%d" % (self.client_id, self._next_sequence + i), ())
+                for i in range(count)
+            ]
+            idempotent = self.producer_id >= 0
+            data = build_batch(
+                records,
+                producer_id=self.producer_id,
+                producer_epoch=0 if idempotent else -1,
+                base_sequence=self._next_sequence if idempotent else -1,
+            )
+            batch = Batch(self._next_sequence, count, bytes(data))
+            self._next_sequence += count
+            self.under_way.append(batch)
+            if not self._one_by_one:
+                self._send(batch)
+        self.after(random.choice((5, 30, 60, 120)), self._tick)
+
+    def _send(self, batch: Batch) -> None:
+        wire = self.wire
+        if wire is None or wire.closed:
+            self._again()
+            return
+        generation = self._generation
+        body = produce_body(self.topic_id, self.index, batch.data, self.acks, ANSWER_MS - 200)
+        frame = frame_prefix(PRODUCE, PRODUCE_VERSION, 1, CLIENT_ID, len(body))[4:] + body
+
+        def observe(answer: bytes) -> None:
+            error, offset = produced(answer)
+            if error is ErrorCode.NONE and self.acks == -1 and not self.gone:
+                place = (self.topic_id, self.index)
+                self.world.checker.acknowledged.append(
+                    Acknowledgement(place, self.producer_id, batch.sequence, offset)
+                )
+
+        wire.request(frame, lambda answer: self._answered(generation, batch, answer), ANSWER_MS, observe)
+
+    def _answered(self, generation: int, batch: Batch, answer: bytes | PeerFault) -> None:
+        if generation != self._generation:
+            return
+        if isinstance(answer, PeerFault):
+            self._again()
+            return
+        error, offset = produced(answer)
+        if error is ErrorCode.NONE:
+            must(self.under_way[0] is batch, "answers in the order of requests")
+            self.under_way.popleft()
+            if self.acks == -1:
+                self.acknowledged.append((offset, batch))
+            if self._one_by_one:
+                if self.under_way:
+                    self._send(self.under_way[0])
+                else:
+                    self._one_by_one = False
+        elif error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is self.under_way[0]:
+            self._out_of_order(batch)
+        elif error in TRY_AGAIN or error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or self.gone:
+            self._again()
+        else:
+            raise Broken(f"producer {self.producer_id} of {self.topic}-{self.index}: {error.name}")
+
+    def _out_of_order(self, batch: Batch) -> None:
+        """The broker expects another sequence than the next one.
+
+        As in Kafka a snapshot of the producers has only the last batch of each, so a broker that began with
+        one does not recognise an older batch that it has. Anything else means that records were lost.
+        """
+        assert self.wire is not None
+        target = self.wire.target
+        partition = None if target.ended else target.broker.partition(self.topic, self.index)
+        if partition is not None and not self.gone:
+            known = partition.log.producers._producers.get(self.producer_id)
+            last = known.batches[-1][1] if known is not None and known.batches else -1
+            must(
+                last >= batch.sequence,
+                f"producer {self.producer_id} of {self.topic}-{self.index} goes on with {batch.sequence}, "
+                f"its leader {target.node_id} has nothing after {last}",
+            )
+        history = self.world.checker.histories[self.topic_id, self.index]
+        if history.last_sequences.get(self.producer_id, -1) >= batch.sequence:
+            self.under_way.popleft()
+        self._again()
+
+    def _again(self) -> None:
+        """Something went wrong: find the leader after a while and send everything once more."""
+        self._generation += 1
+        self._one_by_one = True
+        if self.wire is not None:
+            self.wire.close()
+            self.wire = None
+        if self.acks != -1:
+            # Their loss is allowed, and a second attempt might be a second copy.
+            self.under_way.clear()
+        if not self._resting:
+            self._resting = True
+            self.after(self.world.random.randint(5, 60), self._send_first)
+
+    def _send_first(self) -> None:
+        self._resting = False
+        if self.gone:
+            return
+        target = self.find()
+        if target is None:
+            self._again()
+            return
+        self.connect(target)
+        if self.under_way:
+            self._send(self.under_way[0])
+        else:
+            self._one_by_one = False
+
+
+class Reader(Client):
+    """Reads one partition over and over."""
+
+    def __init__(self, world: "ClusterWorld", number: int, topic: str, topic_id: UUID, index: int) -> None:
+        super().__init__(world, number, topic, topic_id, index)
+        self.offset = 0
+        self.after(world.random.randint(1, 200), self._poll)
+
+    def _poll(self) -> None:
+        if self.stopped or self.gone:
+            return
+        random = self.world.random
+        target = self.find(follower=random.random() < 0.3)
+        if target is None:
+            self.after(random.randint(20, 150), self._poll)
+            return
+        body = encode_request(
+            replica_id=-1,
+            replica_epoch=-1,
+            max_wait_ms=random.choice((0, 50)),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            partition_max_bytes=1 << 16,
+            session_id=0,
+            session_epoch=-1,
+            topics=[(self.topic_id, [WantedPartition(self.index, -1, self.offset, -1, -1)])],
+            forgotten=[],
+        )
+        frame = frame_prefix(FETCH, FETCH_VERSION, 1, CLIENT_ID, len(body))[4:] + body
+        self.connect(target).request(frame, self._answered, ANSWER_MS)
+
+    def _answered(self, answer: bytes | PeerFault) -> None:
+        random = self.world.random
+        self.after(random.randint(20, 200), self._poll)
+        if isinstance(answer, PeerFault) or self.gone:
+            return
+        for found in decode_response(response_body(memoryview(answer)[4:], True)).partitions:
+            if found.error or not len(found.records):
+                continue
+            history = self.world.checker.histories[self.topic_id, self.index]
+            records = bytes(found.records)
+            position = 0
+            start = end = read_header(records).base_offset
+            while position < len(records):
+                header = read_header(records, position)
+                position += header.size_bytes
+                end = header.next_offset
+            where = f"a reader of {self.topic}-{self.index}"
+            must(end <= history.end, f"{where} saw up to {end}, only {history.end} was committed")
+            must(records == history.between(start, end), f"{where} saw something else at {start}")
+            must(start <= self.offset, f"{where} wanted {self.offset} and got {start}")
+            self.offset = max(self.offset, end)

@@ -1,0 +1,359 @@
+"""Deliberate wrong edits of brokers and controller, which the simulation of the cluster must notice.
+
+A mutant is a sentence and the attributes it replaces while it lives.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tidelog.broker import change_log, follower_feeds
+from tidelog.broker import metadata as metadata_module
+from tidelog.broker.change_log import Changes
+from tidelog.broker.controllership import Controllership
+from tidelog.broker.follower_feeds import FollowerFeed
+from tidelog.broker.handlers import fetch as fetch_handler
+from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.partition import Partition
+from tidelog.broker.replication import Replication
+from tidelog.controller import brokers as controller_brokers
+from tidelog.controller import elections
+from tidelog.controller import isr_changes as controller_isr_changes
+from tidelog.controller.partition_change import Election, Lives
+from tidelog.coordination.store import Check
+from tidelog.model.errors import ErrorCode
+from tidelog.model.metadata import PartitionRecord
+from tidelog.records.batch import read_header
+from tidelog.replication.leader import LeaderReplicas
+from tidelog.storage.partition_log import PartitionLog
+from tidelog.storage.producer_state import ProducerState
+
+Patch = tuple[Any, str, Any]
+
+
+def _acknowledged_before_replicated() -> list[Patch]:
+    def replicated(self: Partition, end_offset: int) -> ErrorCode:
+        return ErrorCode.NONE if self.leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    return [(Partition, "replicated", replicated)]
+
+
+def _lost_leadership_is_success() -> list[Patch]:
+    original = Partition.replicated
+
+    def replicated(self: Partition, end_offset: int) -> ErrorCode | None:
+        return original(self, end_offset) if self.leads else ErrorCode.NONE
+
+    return [(Partition, "replicated", replicated)]
+
+
+def _watermark_ahead() -> list[Patch]:
+    original = LeaderReplicas.watermark
+
+    def watermark(self: LeaderReplicas, high_watermark: int, end_offset: int, *rest: Any) -> int:
+        found = original(self, high_watermark, end_offset, *rest)
+        return min(found + 1, end_offset)
+
+    return [(LeaderReplicas, "watermark", watermark)]
+
+
+def _slowest_is_not_waited_for() -> list[Patch]:
+    original = LeaderReplicas.watermark
+
+    def watermark(self: LeaderReplicas, high_watermark: int, end_offset: int, *rest: Any) -> int:
+        found = original(self, high_watermark, end_offset, *rest)
+        ends = [f.log_end_offset for f in self.followers.values() if f.broker_id in self.maximal_isr]
+        return max(found, max(ends, default=found)) if len(self.isr) > 1 else found
+
+    return [(LeaderReplicas, "watermark", watermark)]
+
+
+def _watermark_is_the_end_of_the_log() -> list[Patch]:
+    original = Partition.lead
+
+    def lead(self: Partition, *role: Any) -> bool:
+        if not self.leads:
+            self.high_watermark = self.log.log_end_offset
+        return original(self, *role)
+
+    return [(Partition, "lead", lead)]
+
+
+def _end_is_noted_as_watermark() -> list[Patch]:
+    original = Replication._replicated
+
+    def replicated(self: Replication) -> Iterator[Any]:
+        for partition in original(self):
+            yield _WithWatermark(partition)
+
+    return [(Replication, "_replicated", replicated)]
+
+
+class _WithWatermark:
+    def __init__(self, partition: Partition) -> None:
+        self.topic, self.index = partition.topic, partition.index
+        self.high_watermark = partition.log.log_end_offset
+
+
+def _follower_believes_the_leader() -> list[Patch]:
+    def learn_high_watermark(self: Partition, high_watermark: int) -> bool:
+        moved = high_watermark > self.high_watermark
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        return moved
+
+    return [(Partition, "learn_high_watermark", learn_high_watermark)]
+
+
+def _no_epoch_check_on_fetch() -> list[Patch]:
+    original_fetch, original_note = follower_feeds.fetch_for_follower, follower_feeds.note_fetch
+
+    def fetch_for_follower(partition: Any, follower_id: int, wanted: Any, *rest: Any, **how: Any) -> Any:
+        believed = wanted._replace(current_leader_epoch=-1, last_fetched_epoch=-1)
+        return original_fetch(partition, follower_id, believed, *rest, **how)
+
+    def note_fetch(broker: Any, partition: Any, request: Any, wanted: Any, *rest: Any) -> None:
+        believed = wanted._replace(current_leader_epoch=-1, last_fetched_epoch=-1)
+        original_note(broker, partition, request, believed, *rest)
+
+    return [
+        (follower_feeds, "fetch_for_follower", fetch_for_follower),
+        (follower_feeds, "note_fetch", note_fetch),
+        (fetch_handler, "fetch_for_follower", fetch_for_follower),
+        (fetch_handler, "note_fetch", note_fetch),
+    ]
+
+
+def _divergence_not_seen() -> list[Patch]:
+    return [(follower_feeds, "_diverges", lambda partition, wanted: None)]
+
+
+def _not_truncated() -> list[Patch]:
+    original = Replication.truncate
+
+    def truncate(self: Replication, cuts: Sequence[Any], *, fully: bool = False) -> None:
+        if fully:
+            original(self, cuts, fully=fully)
+
+    return [(Replication, "truncate", truncate)]
+
+
+def _truncated_too_far() -> list[Patch]:
+    original = Replication.truncate
+
+    def truncate(self: Replication, cuts: Sequence[Any], *, fully: bool = False) -> None:
+        original(self, [(partition, max(0, offset - 1)) for partition, offset in cuts], fully=fully)
+
+    return [(Replication, "truncate", truncate)]
+
+
+def _batches_missing_on_followers() -> list[Patch]:
+    original = Partition.append_fetched
+
+    def append_fetched(self: Partition, records: memoryview, now_ms: int) -> Any:
+        first_bytes = read_header(records).size_bytes
+        return original(self, records[first_bytes:] if len(records) > first_bytes else records, now_ms)
+
+    return [(Partition, "append_fetched", append_fetched)]
+
+
+def _no_producers_on_followers() -> list[Patch]:
+    original = PartitionLog.append_replicated
+
+    def append_replicated(self: PartitionLog, *batches: Any) -> None:
+        kept, self.producers = self.producers, ProducerState()
+        try:
+            original(self, *batches)
+        finally:
+            self.producers = kept
+
+    return [(PartitionLog, "append_replicated", append_replicated)]
+
+
+def _retries_are_appended_again() -> list[Patch]:
+    return [(ProducerState, "check", lambda self, header, *, from_client=True: None)]
+
+
+def _proposed_isr_counts() -> list[Patch]:
+    original = LeaderReplicas.propose
+
+    def propose(self: LeaderReplicas, isr: Any) -> Any:
+        proposal = original(self, isr)
+        assert self.pending_isr is not None
+        self.isr = self.pending_isr
+        return proposal
+
+    return [(LeaderReplicas, "propose", propose)]
+
+
+def _pending_members_are_not_waited_for() -> list[Patch]:
+    return [
+        (LeaderReplicas, "maximal_isr", property(lambda self: self.isr)),
+        (LeaderReplicas, "_about_to_join", lambda self, follower, end_offset, now_ms: False),
+    ]
+
+
+def _shrunk_without_the_controller() -> list[Patch]:
+    original = IsrChanges._propose
+
+    def propose(self: IsrChanges, partition: Partition, isr: frozenset[int]) -> None:
+        assert partition.replicas is not None
+        if isr < partition.replicas.isr:
+            partition.replicas.isr = isr
+        else:
+            original(self, partition, isr)
+
+    return [(IsrChanges, "_propose", propose)]
+
+
+def _everybody_may_join() -> list[Patch]:
+    original = LeaderReplicas.may_join
+
+    def may_join(self: LeaderReplicas, broker_id: int, high_watermark: int) -> bool:
+        kept, self.epoch_start_offset = self.epoch_start_offset, 0
+        try:
+            return original(self, broker_id, 0)
+        finally:
+            self.epoch_start_offset = kept
+
+    return [(LeaderReplicas, "may_join", may_join)]
+
+
+def _old_isr_changes_accepted() -> list[Patch]:
+    def check(change: Any, broker_id: int, partition: Any, image: Any) -> Any:
+        return None
+
+    return [(controller_isr_changes, "_check", check)]
+
+
+def _not_fenced() -> list[Patch]:
+    original = Controllership._commit
+
+    def commit(self: Controllership, store: Any, *what: Any) -> Any:
+        return original(self, _WithoutChecks(store), *what)
+
+    return [(Controllership, "_commit", commit)]
+
+
+class _WithoutChecks:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def commit(self, writes: Sequence[Any]) -> Any:
+        return self._store.commit([write for write in writes if not isinstance(write, Check)])
+
+
+def _unclean_elections() -> list[Patch]:
+    def election_of(topic: Any, image: Any, settings: Any) -> Election:
+        return Election.UNCLEAN
+
+    return [
+        (module, "election_of", election_of)
+        for module in (controller_brokers, controller_isr_changes, elections)
+    ]
+
+
+def _restarts_not_noticed() -> list[Patch]:
+    original = Lives.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: type[Lives], brokers: Any, restarted: Any = frozenset(), lost_disks: Any = None) -> Lives:
+        made: Lives = original(cls, brokers, frozenset(), lost_disks)
+        return made
+
+    return [(Lives, "of", classmethod(of))]
+
+
+def _leads_from_an_old_image() -> list[Patch]:
+    original = Replication._place
+
+    def place(self: Replication, partition: Any, state: Any) -> None:
+        self._active = True
+        original(self, partition, state)
+
+    return [(Replication, "_place", place)]
+
+
+def _changes_out_of_order() -> list[Patch]:
+    original = change_log.read_changes
+
+    def read_changes(store: Any, after: int) -> Any:
+        found = original(store, after)
+        return None if found is None else Changes(found.sequence, _newest_first(found.records))
+
+    return [(metadata_module, "read_changes", read_changes)]
+
+
+def _newest_first(records: list[Any]) -> list[Any]:
+    """Of several states of a partition the oldest comes last."""
+    oldest: dict[tuple[str, int], Any] = {}
+    for record in records:
+        if isinstance(record, PartitionRecord):
+            oldest.setdefault((record.topic, record.index), record)
+    return [*records, *(record for record in oldest.values() if record.partition_epoch > 0)]
+
+
+def _changes_missed() -> list[Patch]:
+    original = change_log.read_changes
+
+    def read_changes(store: Any, after: int) -> Any:
+        found = original(store, after)
+        if found is None or not found.records:
+            return found
+        last = found.records[-1]
+        missed = isinstance(last, PartitionRecord) and last.partition_epoch > 0
+        return Changes(found.sequence, found.records[:-1] if missed else found.records)
+
+    return [(metadata_module, "read_changes", read_changes)]
+
+
+def _another_log_is_fetched() -> list[Patch]:
+    original = FollowerFeed._fetch
+
+    def fetch(self: FollowerFeed, key: Any, wanted: Any, remaining: int, *, at_least_one: bool) -> Any:
+        fetched = original(self, (key[0], 0), wanted, remaining, at_least_one=at_least_one)
+        return fetched._replace(partition=wanted.partition)
+
+    return [(FollowerFeed, "_fetch", fetch)]
+
+
+MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "acks=all is answered before it is replicated": _acknowledged_before_replicated,
+    "a leader that is deposed answers those who wait": _lost_leadership_is_success,
+    "the watermark is one ahead": _watermark_ahead,
+    "the watermark does not wait for the slowest": _slowest_is_not_waited_for,
+    "a new leader takes the end of its log as watermark": _watermark_is_the_end_of_the_log,
+    "the end of the log is noted as watermark": _end_is_noted_as_watermark,
+    "a follower's watermark goes beyond its log": _follower_believes_the_leader,
+    "no epochs are checked on fetches": _no_epoch_check_on_fetch,
+    "a diverging log is not seen": _divergence_not_seen,
+    "a diverging log is not truncated": _not_truncated,
+    "truncation cuts one too many": _truncated_too_far,
+    "a follower's log has gaps": _batches_missing_on_followers,
+    "followers do not keep the producers": _no_producers_on_followers,
+    "retries are appended again": _retries_are_appended_again,
+    "an ISR counts before it is stored": _proposed_isr_counts,
+    "those who join are not waited for": _pending_members_are_not_waited_for,
+    "a leader shrinks its ISR by itself": _shrunk_without_the_controller,
+    "whoever fetches may join": _everybody_may_join,
+    "ISR changes of old leaders are accepted": _old_isr_changes_accepted,
+    "the controller's commits are not fenced": _not_fenced,
+    "elections are unclean": _unclean_elections,
+    "restarts are not noticed": _restarts_not_noticed,
+    "a broker leads by an image from before its start": _leads_from_an_old_image,
+    "changes are applied in the wrong order": _changes_out_of_order,
+    "a change is missed": _changes_missed,
+    "a fetch session answers from another log": _another_log_is_fetched,
+}
+
+
+@contextmanager
+def alive(name: str) -> Iterator[None]:
+    """Run with the wrong edit in place."""
+    right: list[Patch] = []
+    try:
+        for holder, attribute, wrong in MUTANTS[name]():
+            right.append((holder, attribute, holder.__dict__[attribute]))
+            setattr(holder, attribute, wrong)
+        yield
+    finally:
+        for patch in reversed(right):
+            setattr(*patch)
