@@ -90,6 +90,8 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, int):
         return int(value)
+    if isinstance(value, float):
+        return value
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, tuple | list):
@@ -116,6 +118,8 @@ def _decoder(kind: Any) -> Decode:
         return kind
     if kind in (str, int, bool):
         return _checked(kind)
+    if kind is float:
+        return float
     if is_dataclass(kind):
         return _dataclass_decoder(cast(type, kind))
     assert issubclass(kind, tuple), f"no way to read {kind}"

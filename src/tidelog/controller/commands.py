@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+from tidelog.model.acls import AclBinding, AclFilter
 from tidelog.model.errors import Refused
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.image import PartitionImage
@@ -277,6 +278,44 @@ class RebalanceLeaders:
         return 1
 
 
+@dataclass(frozen=True, slots=True)
+class CreateAcls:
+    acls: tuple[AclBinding, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.acls)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcls:
+    """Delete what any of the filters chooses; each has a result of its own."""
+
+    filters: tuple[AclFilter, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.filters)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """The limits of one entity that change, in (type, name) pairs as the client gave them; None unsets."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    values: tuple[tuple[str, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterClientQuotas:
+    changes: tuple[QuotaChange, ...]
+    validate_only: bool = False
+
+    @property
+    def item_count(self) -> int:
+        return len(self.changes)
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -292,6 +331,9 @@ Command = (
     | ShutDownBroker
     | UnregisterBroker
     | RebalanceLeaders
+    | CreateAcls
+    | DeleteAcls
+    | AlterClientQuotas
 )
 
 
@@ -347,6 +389,13 @@ class BrokerShuttingDown:
     led_partition_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class AclsDeleted:
+    """What a filter chose."""
+
+    acls: tuple[AclBinding, ...]
+
+
 Result = (
     TopicCreated
     | TopicDeleted
@@ -355,6 +404,7 @@ Result = (
     | IsrChanged
     | LeadersElected
     | BrokerShuttingDown
+    | AclsDeleted
     | Refused
 )
 

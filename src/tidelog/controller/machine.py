@@ -11,17 +11,20 @@ from dataclasses import replace
 from random import Random
 from uuid import UUID
 
-from tidelog.controller import brokers, configs, elections, isr_changes, reassignments, topics
+from tidelog.controller import access, brokers, configs, elections, isr_changes, reassignments, topics
 from tidelog.controller.commands import (
     AllocateProducerIds,
+    AlterClientQuotas,
     AlterConfigs,
     AlterReassignments,
     BrokersChanged,
     ChangeIsr,
     Command,
+    CreateAcls,
     CreatePartitions,
     CreateTopics,
     Decision,
+    DeleteAcls,
     DeleteTopics,
     Done,
     ElectLeaders,
@@ -104,6 +107,12 @@ class Controller:
                 return brokers.unregister_broker(command, image, self._settings)
             case RebalanceLeaders():
                 return elections.rebalance_leaders(command, image, self._settings)
+            case CreateAcls():
+                return access.create_acls(command, image)
+            case DeleteAcls():
+                return access.delete_acls(command, image)
+            case AlterClientQuotas():
+                return access.alter_client_quotas(command, image)
 
     def _register_broker(self, command: RegisterBroker, image: ClusterImage) -> Decision:
         known = image.brokers.get(command.broker_id) or BrokerImage(command.broker_id, command.endpoints)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
+from tidelog.model.acls import AclEntry, AclsRecord, ResourcePattern
+from tidelog.model.client_quotas import QuotaEntity, QuotasRecord, QuotaValues
 from tidelog.model.credentials import DelegationToken, ScramCredential, TokenRecord, UserRecord
 from tidelog.model.identifiers import INTERNAL_TOPICS, NO_LEADER
 from tidelog.model.metadata import (
@@ -111,6 +113,8 @@ class ClusterImage:
     users: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict, repr=False)
     #: delegation tokens by id
     tokens: Mapping[str, DelegationToken] = field(default_factory=dict, repr=False)
+    acls: Mapping[ResourcePattern, frozenset[AclEntry]] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, QuotaValues] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (
@@ -177,6 +181,8 @@ class _Builder:
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
         self._users: dict[str, Mapping[str, ScramCredential]] | None = None
         self._tokens: dict[str, DelegationToken] | None = None
+        self._acls: dict[ResourcePattern, frozenset[AclEntry]] | None = None
+        self._client_quotas: dict[QuotaEntity, QuotaValues] | None = None
         # Partitions of the topics touched here, so that ten thousand of them are not ten thousand tuples.
         self._partitions: dict[str, list[PartitionImage]] = {}
 
@@ -211,6 +217,10 @@ class _Builder:
                 self._add_user(record)
             case TokenRecord():
                 self._add_token(record)
+            case AclsRecord():
+                self._add_acls(record)
+            case QuotasRecord():
+                self._add_quotas(record)
 
     def _add_user(self, record: UserRecord) -> None:
         if self._users is None:
@@ -219,6 +229,22 @@ class _Builder:
             self._users[record.name] = MappingProxyType(dict(record.credentials))
         else:
             self._users.pop(record.name, None)
+
+    def _add_acls(self, record: AclsRecord) -> None:
+        if self._acls is None:
+            self._acls = dict(self._image.acls)
+        if record.entries:
+            self._acls[record.pattern] = record.entries
+        else:
+            self._acls.pop(record.pattern, None)
+
+    def _add_quotas(self, record: QuotasRecord) -> None:
+        if self._client_quotas is None:
+            self._client_quotas = dict(self._image.client_quotas)
+        if record.values:
+            self._client_quotas[record.entity] = MappingProxyType(dict(record.values))
+        else:
+            self._client_quotas.pop(record.entity, None)
 
     def _add_token(self, record: TokenRecord) -> None:
         if self._tokens is None:
@@ -297,6 +323,8 @@ class _Builder:
             alive_brokers=image.alive_brokers if self._brokers is None else _alive(self._brokers),
             users=image.users if self._users is None else self._users,
             tokens=image.tokens if self._tokens is None else self._tokens,
+            acls=image.acls if self._acls is None else self._acls,
+            client_quotas=image.client_quotas if self._client_quotas is None else self._client_quotas,
         )
 
 

@@ -12,6 +12,7 @@ fits a table and a tree of znodes.
     configs/topics/<name>       what was set for a topic
     configs/brokers/<id>        what was set for a broker; `default` stands for all of them
     producer-ids                the next producer id nobody has
+    acls/…, quotas/…            who may do what, and how much of it (see acls, client_quotas)
     users/<name>, tokens/<id>   who may come in (see credentials)
 
 Some keys hold no records. `controller` and `live/<id>` go when the session of their broker does: they say who
@@ -26,6 +27,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from tidelog.model.acls import ACLS_PREFIX, AclsRecord
+from tidelog.model.client_quotas import QUOTAS_PREFIX, QuotasRecord
 from tidelog.model.credentials import TOKENS_PREFIX, USERS_PREFIX, TokenRecord, UserRecord
 
 CLUSTER_KEY = "cluster"
@@ -49,6 +52,8 @@ PREFIXES = (
     PRODUCER_IDS_KEY,
     USERS_PREFIX,
     TOKENS_PREFIX,
+    ACLS_PREFIX,
+    QUOTAS_PREFIX,
 )
 
 TOPIC_RESOURCE = "topics"
@@ -235,6 +240,8 @@ MetadataRecord = (
     | ProducerIdsRecord
     | UserRecord
     | TokenRecord
+    | AclsRecord
+    | QuotasRecord
 )
 
 
@@ -284,6 +291,10 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
             return UserRecord.from_entry(name, fields)
         case ["tokens", token_id]:
             return TokenRecord.from_entry(token_id, fields)
+        case ["acls", kind, way, name]:
+            return AclsRecord.from_entry(kind, way, name, fields)
+        case ["quotas", *parts]:
+            return QuotasRecord.from_entry(parts, stored)
         case _:
             raise ValueError("unknown kind of entry")
 

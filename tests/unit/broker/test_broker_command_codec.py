@@ -46,6 +46,8 @@ def example(kind: Any, random: Random) -> Any:
         return random.random() < 0.5
     if kind is int:
         return random.randrange(-(2**62), 2**62)
+    if kind is float:
+        return random.random() * 1e6
     if kind is str:
         return "".join(random.choice('a"\\/\n\tö\U0001f600') for _ in range(random.randrange(5)))
     hints = typing.get_type_hints(kind)
