@@ -431,6 +431,20 @@ def test_a_throttled_replica_catches_up_slowly_and_the_others_do_not_wait(side: 
     assert cluster.clock.time_ms - started_ms > 2500
 
 
+def test_a_follower_whose_disk_fails_for_a_moment_goes_on() -> None:
+    cluster = InMemoryCluster(log_segment_bytes="400")
+    cluster.create_topic("t", partitions=2)
+    leader = leader_of(cluster, "t")
+    weak = next(node for node in cluster.living if node not in (leader, cluster.controller))
+    for number in range(60):
+        weak.disk.fail_operation(1 + number % 7)
+        for index in range(2):
+            produced = produce(cluster, "t", b"%d" % number, index=index)
+            assert produced.error in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
+    for index in range(2):
+        cluster.run_until(same_everywhere(cluster, "t", index))
+
+
 def test_flush_messages_holds_on_followers() -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("t", flush_messages="1")
