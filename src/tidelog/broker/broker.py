@@ -5,17 +5,19 @@ deleted, a setting that changes is obeyed from then on. Everything runs on one e
 what would block it.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from random import Random
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.broker.background import Background
 from tidelog.broker.dispatch import Request
+from tidelog.broker.features import TRANSACTION_VERSION, TRANSACTION_VERSION_FEATURE
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.flusher import Flusher
-from tidelog.broker.group_coordinator import GroupCoordinator
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.log_moves import LogMoves
 from tidelog.broker.metadata import Metadata, Registration
@@ -26,12 +28,8 @@ from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replication import Replication
 from tidelog.broker.store_session import OpenStore
 from tidelog.broker.timers import Timers
-from tidelog.broker.transaction_coordinator import (
-    TRANSACTION_VERSION,
-    TRANSACTION_VERSION_FEATURE,
-    TransactionCoordinator,
-)
 from tidelog.broker.turns import TurnBackground, TurnPeers
+from tidelog.broker.users import BrokerUsers
 from tidelog.controller.commands import ShutDownBroker
 from tidelog.coordination import opening
 from tidelog.coordination.store import CoordinationStore
@@ -42,10 +40,15 @@ from tidelog.model.metadata import Endpoint, MetadataRecord
 from tidelog.model.ports import Clock
 from tidelog.model.replication_settings import RACK_AWARE_SELECTOR
 from tidelog.model.settings import BrokerSettings
+from tidelog.protocol import messages
 from tidelog.protocol.api_versions import Feature
 from tidelog.storage.disk import Disk
 from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.partition_metadata import read_topic_id
+
+if TYPE_CHECKING:
+    from tidelog.broker.group_coordinator import GroupCoordinator
+    from tidelog.broker.transaction_coordinator import TransactionCoordinator
 
 __all__ = ["Broker", "Request"]
 
@@ -74,12 +77,16 @@ class Broker:
         store: CoordinationStore | None = None,
         open_store: OpenStore | None = None,
         peers: Peers | None = None,
+        authentication_background: Background | None = None,
     ) -> None:
         self.static_settings = settings
         self.settings = settings
         self.clock = clock
         self.random = random
         self.background: Background = TurnBackground(background, self._end_turn)
+        #: checks passwords and tokens; has threads of its own, so that trying many keeps nobody else waiting
+        self.authentication_background: Background = authentication_background or self.background
+        self.users = BrokerUsers(self)
         self.node_id = settings.node_id
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
@@ -115,8 +122,30 @@ class Broker:
         self.replication = Replication(self)
         self.log_moves = LogMoves(self)
         self.producer_ids: ProducerIds
-        self.groups: GroupCoordinator
-        self.transactions: TransactionCoordinator
+
+    # The coordinators are made when they are first asked for: importing them takes a tenth of a start.
+
+    @functools.cached_property
+    def groups(self) -> "GroupCoordinator":
+        """The coordinator of consumer groups."""
+        from tidelog.broker.group_coordinator import GroupCoordinator
+
+        return GroupCoordinator(self)
+
+    @functools.cached_property
+    def transactions(self) -> "TransactionCoordinator":
+        """The coordinator of transactions."""
+        from tidelog.broker.transaction_coordinator import TransactionCoordinator
+
+        return TransactionCoordinator(self)
+
+    @staticmethod
+    def warm() -> None:
+        """Import what the first clients will need; for another thread, once the broker serves."""
+        import tidelog.broker.group_coordinator
+        import tidelog.broker.transaction_coordinator  # noqa: F401
+
+        messages.warm()
 
     @property
     def image(self) -> ClusterImage:
@@ -146,8 +175,6 @@ class Broker:
             self.disk, self.settings.log_dirs, cluster_id=image.cluster_id, node_id=self.node_id
         )
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
-        self.groups = GroupCoordinator(self)
-        self.transactions = TransactionCoordinator(self)
         self._adopt_settings(image)
         self._set_strays_aside(image)
         self.housekeeping = Housekeeping(self)

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator_runtime import CoordinatorRuntime, LogEntry, Shard
+from tidelog.broker.features import TRANSACTION_VERSION_FEATURE
 from tidelog.broker.transaction_markers import Marker, MarkerSender, Results
 from tidelog.broker.transaction_verification import TransactionVerification
 from tidelog.model.effects import Reply
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TRANSACTION_STATE_TOPIC
 from tidelog.model.settings import BrokerSettings
-from tidelog.protocol.api_versions import Feature
 from tidelog.transactions.commands import (
     AbortTimedOut,
     Command,
@@ -43,10 +43,6 @@ _ABORT_TICK = "transaction timeouts"
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 _EXPIRY_TICK = "transactional id expiry"
 _EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
-
-TRANSACTION_VERSION = "transaction.version"
-TRANSACTION_VERSION_FEATURE = Feature(0, 2, 2)
-"""Every transaction has an epoch of its own, and partitions are verified (KIP-890)."""
 
 
 def transaction_settings(settings: BrokerSettings) -> TransactionSettings:

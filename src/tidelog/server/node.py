@@ -12,7 +12,6 @@ from tidelog.broker.broker import Broker
 from tidelog.model.errors import Refused
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings, Listener
-from tidelog.protocol import messages
 from tidelog.server.clock import SystemClock
 from tidelog.server.connection import Connection
 from tidelog.server.edge import Edge
@@ -93,7 +92,7 @@ class Node:
             self._servers.append(
                 await loop.create_server(_factory(edge, listener.name), sock=sock, backlog=backlog)
             )
-        self._workers.run(messages.warm, _ignore)
+        self._workers.run(Broker.warm, _ignore)
         first = bound[0][0]
         endpoint = endpoints[first.name]
         host = "127.0.0.1" if endpoint.host in ("", "0.0.0.0", "::") else endpoint.host

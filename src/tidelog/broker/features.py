@@ -1,0 +1,7 @@
+"""The features of a cluster that clients ask for by name (KIP-584), and the levels served here."""
+
+from tidelog.protocol.api_versions import Feature
+
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION_FEATURE = Feature(0, 2, 2)
+"""Every transaction has an epoch of its own, and partitions are verified (KIP-890)."""
