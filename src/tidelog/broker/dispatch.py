@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.parking import Parked
 from tidelog.broker.produce_shapes import ProduceShape
 from tidelog.broker.submitting import CONTROLLER_COMMAND_KEY
+from tidelog.model.credentials import ANONYMOUS
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import api_versions, messages
 from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api, Family
@@ -24,6 +25,7 @@ from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_
 from tidelog.protocol.primitives import MalformedRequest
 
 if TYPE_CHECKING:
+    from tidelog.broker.authentication import Authentication
     from tidelog.broker.broker import Broker
 
 log = logging.getLogger(__name__)
@@ -42,9 +44,13 @@ class ConnectionContext:
     """What the broker knows of the peer on one connection."""
 
     __slots__ = (
+        "authentication",
         "client_id",
         "client_id_length",
         "client_id_raw",
+        "encrypted",
+        "frame_bytes_max",
+        "gate",
         "host",
         "listener_name",
         "port",
@@ -52,19 +58,33 @@ class ConnectionContext:
         "produce_shape_end",
         "produce_shapes",
         "software",
+        "token_id",
     )
 
     def __init__(self, host: str, port: int, listener_name: str) -> None:
         self.host = host
         self.port = port
         self.listener_name = listener_name
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
+        #: SASL of this connection, where its listener has it, and whether every frame must pass by it now
+        self.authentication: Authentication | None = None
+        self.gate: Authentication | None = None
+        #: the delegation token that it authenticated with, if it did
+        self.token_id = ""
+        self.encrypted = False
+        #: the largest frame that is taken from it at present
+        self.frame_bytes_max = 0
         self.software = ("", "")
         self.client_id: str | None = None
         self.client_id_length = -1
         self.client_id_raw = b""
         #: shapes of earlier Produce requests, and how long the last one was (see produce_shapes)
         self.produce_shapes: dict[bytes, ProduceShape] = {}
+        self.produce_shape_end = 0
+
+    def forget_shapes(self) -> None:
+        """Let the next Produce request go the long way: what was allowed may not be any more."""
+        self.produce_shapes.clear()
         self.produce_shape_end = 0
 
     def remember_client_id(self, frame: memoryview, length: int) -> None:
@@ -77,7 +97,8 @@ class ConnectionContext:
 
     def __repr__(self) -> str:
         return (
-            f"<ConnectionContext {self.host}:{self.port} {self.listener_name} client_id={self.client_id!r}>"
+            f"<ConnectionContext {self.host}:{self.port} {self.listener_name} {self.principal} "
+            f"client_id={self.client_id!r}>"
         )
 
 
@@ -139,6 +160,13 @@ class Dispatcher:
 
     def handle(self, context: ConnectionContext, frame: memoryview) -> Any:
         """Serve one frame (without its size prefix)."""
+        gate = context.gate
+        if gate is not None:
+            if gate.raw:
+                return self._raw_token(gate, frame)
+            refusal = gate.refusal(REQUEST_PREFIX.unpack_from(frame)[0])
+            if refusal is not None:
+                raise CloseConnection(refusal)
         key, version, correlation_id, client_id_length = REQUEST_PREFIX.unpack_from(frame)
         api = APIS.get(key)
         if api is None:
@@ -169,6 +197,13 @@ class Dispatcher:
             return self._control(context, api, version, correlation_id, frame, position)
         except MalformedRequest as fault:
             raise CloseConnection(f"malformed request: {fault}") from fault
+
+    def _raw_token(self, gate: "Authentication", frame: memoryview) -> Any:
+        """A SASL token without a request around it (after SaslHandshake version 0)."""
+        parked = gate.take_raw(frame)
+        if parked is None:
+            raise CloseConnection("a SASL token before the last one was answered")
+        return self._settle(parked)
 
     def _unserved(self, api: Api, version: int, correlation_id: int) -> bytes:
         if api.key != API_VERSIONS:

@@ -15,7 +15,6 @@ import json
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -131,6 +130,8 @@ class KeySet:
             with open(path, "rb") as file:  # noqa: PTH123  # the path is one of the URL
                 content = file.read(JWKS_BYTES_MAX + 1)
         else:
+            import urllib.request
+
             request = urllib.request.Request(self._url, headers={"Accept": "application/json"})
             with urllib.request.urlopen(request, timeout=FETCH_SECONDS_MAX) as answer:
                 content = answer.read(JWKS_BYTES_MAX + 1)

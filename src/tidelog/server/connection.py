@@ -19,7 +19,9 @@ from tidelog.protocol.primitives import INT32
 from tidelog.server.output import SocketOutput
 
 if TYPE_CHECKING:
+    from tidelog.security.listeners import ListenerSecurity
     from tidelog.server.edge import Edge
+    from tidelog.server.tls_output import TlsOutput
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +66,20 @@ class Connection(asyncio.BufferedProtocol):
         "context",
         "edge",
         "last_active_ms",
+        "opened_ms",
+        "security",
     )
 
-    def __init__(self, edge: "Edge", listener_name: str) -> None:
+    def __init__(self, edge: "Edge", listener_name: str, security: "ListenerSecurity | None" = None) -> None:
+        """`security` is what the listener asks for; None for a plain one."""
         self.edge = edge
+        self.security = security
         self.context = ConnectionContext("", 0, listener_name)
+        self.context.frame_bytes_max = edge.frame_bytes_max
         self.last_active_ms = 0
+        self.opened_ms = 0
         self._transport: asyncio.Transport | None = None
-        self._output: SocketOutput | None = None
+        self._output: SocketOutput | TlsOutput | None = None
         self._private: memoryview | None = None
         self._start = 0
         self._end = 0
@@ -87,12 +95,34 @@ class Connection(asyncio.BufferedProtocol):
         if not self.edge.admit(self):
             self._transport.abort()
             return
-        self.last_active_ms = self.edge.clock.monotonic_ms()
+        self.last_active_ms = self.opened_ms = self.edge.clock.monotonic_ms()
         sock = transport.get_extra_info("socket")
         try:
-            self._output = SocketOutput(self.edge.loop, sock.fileno(), self._resume, self.close)
+            output = SocketOutput(self.edge.loop, sock.fileno(), self._resume, self.close)
         except OSError as fault:
             self.close(f"no descriptor for its answers: {fault.strerror}")
+            return
+        self._output = self._make_output(output)
+        if self.security is not None and self.security.authenticates:
+            self._begin_authentication(self.security)
+
+    def _make_output(self, output: SocketOutput) -> "SocketOutput | TlsOutput":
+        return output
+
+    def _begin_authentication(self, security: "ListenerSecurity") -> None:
+        from tidelog.broker.authentication import Authentication
+
+        context = self.context
+        context.authentication = context.gate = Authentication(
+            self.edge.broker, context, security, self.finish
+        )
+        context.frame_bytes_max = security.receive_bytes_max
+
+    @property
+    def established(self) -> bool:
+        """Whether the peer has done everything that the listener asks for before requests."""
+        authentication = self.context.authentication
+        return authentication is None or authentication.completed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.edge.forget(self)
@@ -104,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._drop_private()
         self._transport = None
+        if self.context.authentication is not None:
+            self.context.authentication.abandon()
 
     def close(self, reason: str | None = None) -> None:
         """Close now; with a reason it is logged, once per reason and peer."""
@@ -111,6 +143,13 @@ class Connection(asyncio.BufferedProtocol):
             if reason is not None:
                 self.edge.report(self.context, reason)
             self._transport.abort()
+
+    def finish(self, reason: str | None = None) -> None:
+        """Close once what was answered has left."""
+        if self._transport is not None:
+            if reason is not None:
+                self.edge.report(self.context, reason)
+            self._transport.close()
 
     # -- receiving
 
@@ -157,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher = self.edge.dispatcher
         context = self.context
         answers: list[bytes] = []
-        frame_bytes_max = self.edge.frame_bytes_max
+        frame_bytes_max = context.frame_bytes_max
         size = 0
         try:
             while end - start >= 4:

@@ -8,14 +8,17 @@ unlimited); a connection that would need more is closed, and the client retries.
 import asyncio
 import logging
 import re
-from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher
 from tidelog.model.ports import Clock
+from tidelog.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
+    from tidelog.security.listeners import ListenerSecurity
     from tidelog.server.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -46,10 +49,11 @@ class Edge:
         self.monotonic_ms = clock.monotonic_ms()
         budget = settings.get_int("queued.max.request.bytes")
         self._receive_bytes_max = budget if budget > 0 else RECEIVE_BYTES_DEFAULT_MAX
-        self._connections_max = settings.get_int("max.connections")
-        self._per_address_max = settings.get_int("max.connections.per.ip")
+        self._limits = ConnectionLimits(settings, self.monotonic_ms)
         self._idle_ms_max = settings.get_int("connections.max.idle.ms")
-        self._addresses: Counter[str] = Counter()
+        self._establishing_ms_max = settings.get_int("tidelog.connection.authentication.timeout.ms")
+        #: the listeners with TLS or SASL
+        self.secured: Sequence[ListenerSecurity] = ()
         self._reported: set[tuple[str, str]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -57,34 +61,28 @@ class Edge:
         self._arm()
         self._tick()
 
+    @cached_property
+    def encrypted_buffer(self) -> memoryview:
+        """What TLS connections receive into, before it is decrypted."""
+        return memoryview(bytearray(SHARED_BUFFER_BYTES))
+
     # -- connections
 
     def admit(self, connection: "Connection") -> bool:
         """Count a new connection in, or refuse it because there are too many."""
-        host = connection.context.host
-        if len(self.connections) >= self._connections_max:
-            self.report(
-                connection.context, f"more than {self._connections_max} connections (max.connections)"
-            )
-            return False
-        if self._addresses[host] >= self._per_address_max:
-            self.report(
-                connection.context,
-                f"more than {self._per_address_max} connections from one address (max.connections.per.ip)",
-            )
+        context = connection.context
+        refusal = self._limits.enter(context.host, context.listener_name, self.clock.monotonic_ms())
+        if refusal is not None:
+            self.report(context, refusal)
             return False
         self.connections.add(connection)
-        self._addresses[host] += 1
         return True
 
     def forget(self, connection: "Connection") -> None:
         """A connection is gone."""
         if connection in self.connections:
             self.connections.discard(connection)
-            host = connection.context.host
-            self._addresses[host] -= 1
-            if not self._addresses[host]:
-                del self._addresses[host]
+            self._limits.leave(connection.context.host, connection.context.listener_name)
 
     def report(self, context: ConnectionContext, reason: str) -> None:
         """Log why a connection was refused or closed, once per reason and address."""
@@ -127,9 +125,21 @@ class Edge:
             self._arm()
 
     def _tick(self) -> None:
-        """Once a second: close idle connections, free buffers nobody fills."""
+        """Once a second: close idle connections, free buffers nobody fills, look at certificates."""
         self.monotonic_ms = now_ms = self.clock.monotonic_ms()
+        settings = self.broker.settings
+        if settings is not self._limits.settings:
+            self._limits.configure(settings, now_ms)
+        for security in self.secured:
+            security.refresh(settings)
         for connection in list(self.connections):
+            if (
+                connection.security is not None
+                and now_ms - connection.opened_ms > self._establishing_ms_max
+                and not connection.established
+            ):
+                connection.close("it did not authenticate in time")
+                continue
             idle_ms = now_ms - connection.last_active_ms
             if idle_ms > self._idle_ms_max and not connection.answering:
                 connection.close()

@@ -1,12 +1,13 @@
 """A running broker: sockets bound, logs open, requests served; and its clean end."""
 
 import asyncio
+import errno
 import logging
 import resource
 import socket
 from collections.abc import Callable
 from random import SystemRandom
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.model.errors import Refused
@@ -19,8 +20,13 @@ from tidelog.server.peers import AsyncPeers
 from tidelog.server.worker_threads import WorkerThreads
 from tidelog.storage.disk import OsDisk
 
+if TYPE_CHECKING:
+    from tidelog.security.listeners import ListenerSecurity
+
 log = logging.getLogger(__name__)
 
+#: threads that check passwords and tokens
+AUTHENTICATION_THREADS = 2
 STOP_GRACE_SECONDS = 2.0
 DESCRIPTORS_WANTED = 1 << 16
 
@@ -52,15 +58,19 @@ class Node:
         self._peers: AsyncPeers | None = None
         self._servers: list[asyncio.Server] = []
         self._workers: WorkerThreads | None = None
+        self._gatekeepers: WorkerThreads | None = None
 
     async def start(self) -> ReadyInfo:
         """Bind, recover, serve."""
         raise_descriptor_limit()
         loop = asyncio.get_running_loop()
+        secured = _secured_listeners(self.settings)
         bound = [(listener, _bind(listener, self.settings)) for listener in self.settings.listeners]
         try:
             endpoints = _advertised(self.settings, bound)
             self._workers = WorkerThreads(loop, self.settings.get_int("background.threads"))
+            if secured:
+                self._gatekeepers = WorkerThreads(loop, AUTHENTICATION_THREADS)
             clock = SystemClock()
             self._peers = AsyncPeers(loop, self.settings.node_id)
             self.broker = broker = Broker(
@@ -71,11 +81,13 @@ class Node:
                 disk=OsDisk(),
                 endpoints=endpoints,
                 peers=self._peers,
+                authentication_background=self._gatekeepers,
             )
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             self.broker.open()
             # Registering may have to wait and try again, so the timers run from here on.
             self.edge = edge = Edge(loop, self.broker, clock)
+            edge.secured = tuple(secured.values())
             await self._register(self.broker)
         except BaseException:
             for _, sock in bound:
@@ -84,13 +96,16 @@ class Node:
                 self.edge.close()
             if self.broker is not None:
                 self.broker.leave_cluster()
-            if self._workers is not None:
-                self._workers.close()
+            for workers in (self._workers, self._gatekeepers):
+                if workers is not None:
+                    workers.close()
             raise
         backlog = self.settings.get_int("socket.listen.backlog.size")
         for listener, sock in bound:
             self._servers.append(
-                await loop.create_server(_factory(edge, listener.name), sock=sock, backlog=backlog)
+                await loop.create_server(
+                    _factory(edge, listener.name, secured.get(listener.name)), sock=sock, backlog=backlog
+                )
             )
         self._workers.run(Broker.warm, _ignore)
         first = bound[0][0]
@@ -133,6 +148,8 @@ class Node:
             if self.broker is not None:
                 self.broker.close()
             self._workers.close()
+            if self._gatekeepers is not None:
+                self._gatekeepers.close()
 
 
 def _ignore(result: BaseException | None) -> None:
@@ -140,8 +157,30 @@ def _ignore(result: BaseException | None) -> None:
         log.warning("importing the message schemas ahead of use failed: %s", result)
 
 
-def _factory(edge: Edge, listener_name: str) -> Callable[[], Connection]:
-    return lambda: Connection(edge, listener_name)
+def _secured_listeners(settings: BrokerSettings) -> "dict[str, ListenerSecurity]":
+    """What the listeners that are not plain ask for; raises ListenError where that cannot work."""
+    names = [
+        each.name for each in settings.listeners if settings.security_protocols[each.name] != "PLAINTEXT"
+    ]
+    if not names:
+        return {}
+    from tidelog.security.listeners import ListenerSecurity
+
+    secured = {}
+    for name in names:
+        try:
+            secured[name] = ListenerSecurity(settings, name)
+        except ValueError as fault:
+            raise ListenError(errno.EINVAL, f"the listener {name} cannot be set up: {fault}") from fault
+    return secured
+
+
+def _factory(edge: Edge, listener_name: str, security: "ListenerSecurity | None") -> Callable[[], Connection]:
+    if security is not None and security.encrypted:
+        from tidelog.server.tls_connection import TlsConnection
+
+        return lambda: TlsConnection(edge, security)
+    return lambda: Connection(edge, listener_name, security)
 
 
 def _bind(listener: Listener, settings: BrokerSettings) -> socket.socket:

@@ -1,0 +1,263 @@
+"""SASL on one connection: which requests it may make until it has authenticated, and when it must again.
+
+    HANDSHAKE ── SaslHandshake ──▶ EXCHANGE ── SaslAuthenticate ──▶ … ──▶ DONE ── the session ends ──▶ EXPIRED
+        │                             │  ▲                              │                                │
+        │ unknown mechanism           │  └───────── SaslHandshake ──────┴────────────────────────────────┘
+        └──────────▶ REFUSED ◀────────┘ (answered after a delay, then closed)
+
+As long as an `Authentication` is the gate of its connection, every frame passes by it: before the handshake
+ApiVersions and SaslHandshake are allowed, during the exchange SaslAuthenticate, and nothing else. Whoever
+authenticates again (KIP-368) must stay who it was, by the same mechanism. After SaslHandshake version 0 come
+tokens without request headers.
+
+Steps that take time (a password to be hashed, a token's keys to be asked for) run on threads of their own;
+what arrives meanwhile breaks the protocol. A failure is answered late, so that trying passwords is slow, and
+says no more than that the credentials are invalid.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.broker.parking import Parked
+from tidelog.model.credentials import USER_TYPE
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tidelog.protocol.primitives import INT32
+from tidelog.security.exchange import Accepted, Challenge, Deferred, Exchange, Outcome, Rejected
+from tidelog.security.listeners import ListenerSecurity
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import ConnectionContext
+
+log = logging.getLogger(__name__)
+
+#: nobody needs to authenticate again sooner; it would only keep us busy (Kafka has the same)
+REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
+
+Fields = dict[str, object]
+
+
+class State(Enum):
+    """Where the connection stands."""
+
+    HANDSHAKE = "handshake"
+    EXCHANGE = "exchange"
+    BUSY = "busy"
+    DONE = "done"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+
+
+ALLOWED = {
+    State.HANDSHAKE: frozenset({API_VERSIONS, SASL_HANDSHAKE}),
+    State.EXCHANGE: frozenset({SASL_AUTHENTICATE}),
+    State.EXPIRED: frozenset({SASL_HANDSHAKE}),
+}
+_NOTHING: frozenset[int] = frozenset()
+
+
+class Reply(NamedTuple):
+    """What a step of the exchange is answered with."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    data: bytes = b""
+    session_ms: int = 0
+
+
+class Authentication:
+    """The gate of a connection on a listener with SASL."""
+
+    __slots__ = (
+        "_began_ms",
+        "_broker",
+        "_close",
+        "_context",
+        "_exchange",
+        "_mechanism",
+        "_principal",
+        "_security",
+        "_state",
+        "raw",
+    )
+
+    def __init__(
+        self,
+        broker: "Broker",
+        context: "ConnectionContext",
+        security: ListenerSecurity,
+        close: Callable[[str], None],
+    ) -> None:
+        """`close` ends the connection once its answers are sent, and says why in the log."""
+        self._broker = broker
+        self._context = context
+        self._security = security
+        self._close = close
+        self._state = State.HANDSHAKE
+        self._exchange: Exchange | None = None
+        self._mechanism = ""
+        self._principal = ""
+        self._began_ms = -REAUTHENTICATION_INTERVAL_MS_MIN
+        #: whether frames are bare tokens now
+        self.raw = False
+
+    def __repr__(self) -> str:
+        return f"<Authentication {self._state.value} {self._mechanism} {self._principal}>"
+
+    @property
+    def completed(self) -> bool:
+        """Whether the peer has ever proved who it is."""
+        return bool(self._principal)
+
+    def refusal(self, api_key: int) -> str | None:
+        """Why a request may not be made now; None if it may."""
+        if api_key in ALLOWED.get(self._state, _NOTHING):
+            return None
+        if self._state is State.EXPIRED:
+            return "its authentication has expired"
+        return f"a request of API {api_key} before it has authenticated"
+
+    # -- requests
+
+    def handshake(self, mechanism: str, version: int) -> Fields | Parked:
+        """Begin an exchange, the first or another one."""
+        again = self._state in (State.DONE, State.EXPIRED)
+        now_ms = self._broker.clock.monotonic_ms()
+        early = now_ms - self._began_ms < REAUTHENTICATION_INTERVAL_MS_MIN
+        if (self._state is not State.HANDSHAKE and not again) or (again and (early or version == 0)):
+            return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": ()}
+        mechanisms = self._security.mechanisms
+        if mechanism not in mechanisms:
+            parked = Parked()
+            fields: Fields = {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": mechanisms}
+            self._refuse(f"SASL mechanism {mechanism[:40]!r} is not enabled", lambda: parked.answer(fields))
+            return parked
+        self._began_ms = now_ms
+        if again:
+            # Until the exchange has ended nothing else may be asked, on the short ways neither.
+            self._context.forget_shapes()
+            self._context.gate = self
+        self._exchange = None
+        if not again or mechanism == self._mechanism:
+            self._mechanism = mechanism
+            self._exchange = self._security.exchange(mechanism, self._broker.users)
+        self._state = State.EXCHANGE
+        self.raw = version == 0
+        return {"error_code": ErrorCode.NONE, "mechanisms": mechanisms}
+
+    def authenticate(self, data: bytes) -> Fields | Parked:
+        """Take a step of the exchange."""
+        if self._state is not State.EXCHANGE:
+            message = "SaslHandshake comes before SaslAuthenticate"
+            return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "error_message": message, "auth_bytes": b""}
+        parked = Parked()
+        self._step(
+            data,
+            lambda reply: parked.answer(
+                {
+                    "error_code": reply.code,
+                    "error_message": reply.message,
+                    "auth_bytes": reply.data,
+                    "session_lifetime_ms": reply.session_ms,
+                }
+            ),
+        )
+        return parked
+
+    def take_raw(self, frame: memoryview) -> Parked | None:
+        """Take a token that came without a request around it; a failure has no answer. None: not its turn."""
+        if self._state is not State.EXCHANGE:
+            return None
+        parked = Parked()
+
+        def deliver(reply: Reply) -> None:
+            if reply.code is ErrorCode.NONE:
+                parked.answer(INT32.pack(len(reply.data)) + reply.data)
+
+        self._step(bytes(frame), deliver)
+        return parked
+
+    # -- the exchange
+
+    def _step(self, data: bytes, deliver: Callable[[Reply], None]) -> None:
+        self._state = State.BUSY
+        exchange = self._exchange
+        outcome: Outcome
+        if exchange is None:
+            outcome = Rejected("another mechanism than before", "the mechanism must stay the same")
+        else:
+            outcome = exchange.respond(data)
+        if not isinstance(outcome, Deferred):
+            self._settle(outcome, deliver)
+            return
+
+        def worked(result: Any) -> None:
+            if isinstance(result, BaseException):
+                log.error("checking credentials failed", exc_info=result)
+                result = Rejected("its credentials could not be checked")
+            self._settle(result, deliver)
+
+        self._broker.authentication_background.run(outcome.work, worked)
+
+    def _settle(self, outcome: Challenge | Accepted | Rejected, deliver: Callable[[Reply], None]) -> None:
+        if self._state is not State.BUSY:
+            return  # the connection was lost meanwhile
+        if isinstance(outcome, Challenge):
+            self._state = State.EXCHANGE
+            deliver(Reply(data=outcome.data))
+            return
+        principal = f"{USER_TYPE}:{outcome.user}" if isinstance(outcome, Accepted) else ""
+        if isinstance(outcome, Accepted) and self._principal in ("", principal):
+            deliver(self._accept(outcome, principal))
+            return
+        if isinstance(outcome, Accepted):
+            outcome = Rejected("another user than before", "the user must stay the same")
+        assert isinstance(outcome, Rejected)
+        message = outcome.message or f"Authentication failed: invalid credentials for {self._mechanism}"
+        reply = Reply(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
+        self._refuse(f"{self._mechanism} failed: {outcome.reason}", lambda: deliver(reply))
+
+    def _accept(self, accepted: Accepted, principal: str) -> Reply:
+        context, broker = self._context, self._broker
+        session_ms = self._security.session_ms(self._mechanism, accepted.expires_ms, broker.clock.now_ms())
+        self._state = State.DONE
+        self._exchange = None
+        self._principal = context.principal = principal
+        self.raw = False
+        context.token_id = accepted.token_id
+        context.gate = None
+        context.frame_bytes_max = broker.settings.get_int("socket.request.max.bytes")
+        if session_ms:
+            broker.timers.set_after(self, session_ms, self._expire)
+        else:
+            broker.timers.cancel(self)
+        log.debug("%s authenticated as %s with %s", context.host, principal, self._mechanism)
+        return Reply(data=accepted.data, session_ms=session_ms)
+
+    def _refuse(self, reason: str, answer: Callable[[], None]) -> None:
+        """Answer after a while, then close."""
+        self._state = State.REFUSED
+        self._exchange = None
+        self._context.forget_shapes()
+        self._context.gate = self
+
+        def late() -> None:
+            answer()
+            self._close(reason)
+
+        delay_ms = self._broker.settings.get_int("connection.failed.authentication.delay.ms")
+        self._broker.timers.set_after(self, delay_ms, late)
+
+    def _expire(self) -> None:
+        if self._state is State.DONE:
+            self._state = State.EXPIRED
+            self._context.forget_shapes()
+            self._context.gate = self
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        self._state = State.REFUSED
+        self._broker.timers.cancel(self)

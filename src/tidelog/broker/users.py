@@ -1,0 +1,69 @@
+"""The users that the newest metadata knows: SCRAM credentials and delegation tokens.
+
+Everything is read from the image of the moment, so that a user who is changed or deleted anywhere in the
+cluster is changed or deleted here with the next attempt. Threads that check passwords read it too: an image
+never changes.
+"""
+
+import hmac
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from tidelog.model.credentials import DelegationToken, ScramCredential
+from tidelog.security import delegation_tokens
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+#: what SCRAM credentials have where nobody asked for more
+ITERATIONS_USUAL = 4_096
+
+
+class BrokerUsers:
+    """Who may come in, as of now."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        secret = broker.static_settings.get("delegation.token.secret.key")
+        self._token_secret = cast("str | None", secret)
+        self._tokens_seen: Mapping[str, DelegationToken] = {}
+        self._ids_by_hmac: dict[bytes, str] = {}
+
+    @property
+    def tokens_enabled(self) -> bool:
+        """Whether there are delegation tokens: they need a secret."""
+        return bool(self._token_secret)
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        return self._broker.image.users.get(user, {}).get(mechanism)
+
+    def usual_iterations(self, mechanism: str) -> int:
+        """Those of some user: most have the same."""
+        some = next(iter(self._broker.image.users.values()), None)
+        credential = None if some is None else some.get(mechanism) or next(iter(some.values()))
+        return ITERATIONS_USUAL if credential is None else credential.iterations
+
+    def token(self, token_id: str) -> DelegationToken | None:
+        token = self._broker.image.tokens.get(token_id)
+        if token is None or not self._token_secret or token.expired(self._broker.clock.now_ms()):
+            return None
+        return token
+
+    def token_password(self, token_id: str) -> str:
+        assert self._token_secret
+        return delegation_tokens.token_password(self._token_secret, token_id)
+
+    def token_hmac(self, token_id: str) -> bytes:
+        assert self._token_secret
+        return delegation_tokens.token_hmac(self._token_secret, token_id)
+
+    def token_by_hmac(self, shown: bytes) -> DelegationToken | None:
+        """The token whose secret this is, expired or not."""
+        tokens = self._broker.image.tokens
+        if tokens is not self._tokens_seen:
+            self._tokens_seen = tokens
+            self._ids_by_hmac = {self.token_hmac(token_id): token_id for token_id in tokens}
+        token_id = self._ids_by_hmac.get(shown)
+        if token_id is None or not hmac.compare_digest(self.token_hmac(token_id), shown):
+            return None
+        return tokens.get(token_id)
