@@ -9,7 +9,10 @@ import click
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.group_offsets import committed_offsets, describe_group, group_lag, log_ends
-from tidelog.cli.offset_reset import (
+from tidelog.cli.output import json_option, print_fields, print_json, print_table
+from tidelog.cli.positions import moment_callback
+from tidelog.cli.topic import confirm
+from tidelog.client.offset_reset import (
     Partition,
     ResetPlan,
     Target,
@@ -18,9 +21,6 @@ from tidelog.cli.offset_reset import (
     partitions_of,
     plan_reset,
 )
-from tidelog.cli.output import json_option, print_fields, print_json, print_table
-from tidelog.cli.positions import moment_callback
-from tidelog.cli.topic import confirm
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

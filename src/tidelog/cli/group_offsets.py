@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tidelog.cli.connection import Connection
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.listed_offsets import list_offsets
-from tidelog.cli.offset_reset import LogEnds, Partition
 from tidelog.cli.positions import Position, PositionKind
+from tidelog.client.offset_reset import LogEnds, Partition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -10,7 +10,11 @@ import pytest
 
 from tidelog.cli.errors import CommandError
 from tidelog.cli.latency import LatencyHistogram
-from tidelog.cli.offset_reset import (
+from tidelog.cli.output import bytes_text, print_table, utc_text
+from tidelog.cli.positions import Position, PositionKind, parse_position
+from tidelog.cli.properties import parse_assignments, read_properties
+from tidelog.cli.up import environment_settings, layered_settings
+from tidelog.client.offset_reset import (
     LogEnds,
     Target,
     TargetKind,
@@ -18,10 +22,6 @@ from tidelog.cli.offset_reset import (
     partitions_of,
     plan_reset,
 )
-from tidelog.cli.output import bytes_text, print_table, utc_text
-from tidelog.cli.positions import Position, PositionKind, parse_position
-from tidelog.cli.properties import parse_assignments, read_properties
-from tidelog.cli.up import environment_settings, layered_settings
 
 NOW_MS = 1_800_000_000_000
 
