@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo test check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation conformance \
+.PHONY: help up demo test check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python setup clean
 
 help: ## Show this list
@@ -65,6 +65,9 @@ chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and con
 
 simulation: $(STAMP) ## Thousands of seeds of groups and transactions (1,000 of each world), and every mutant caught
 	@TIDELOG_SIMULATION_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
+
+simulation-long: $(STAMP) ## 20,000 seeds of a whole cluster under faults, in one thread each (SEEDS= chooses; about 20 minutes)
+	@TIDELOG_SIMULATION_CLUSTER_SEEDS=$(or $(SEEDS),20000) $(BIN)/pytest -q -n 2 tests/simulation/test_simulation_cluster.py
 
 conformance: $(STAMP) ## Only the real clients against a real broker
 	@tests/conformance/setup

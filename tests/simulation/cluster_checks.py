@@ -230,7 +230,7 @@ class Checker:
     def check(self, machine: Machine | None) -> None:
         """Look at a machine that did something, and at what was committed to the store meanwhile."""
         touched = self._store.changed
-        if machine is not None and hasattr(machine, "dispatcher"):
+        if machine is not None and machine.open:
             for partition in machine.broker.replicas():
                 if self._look(machine, partition):
                     touched.add((partition.topic, partition.index))
@@ -331,7 +331,7 @@ class Checker:
         for node_id in record.isr:
             machine = self._machines[node_id]
             registered = self._store.brokers.get(node_id)
-            if machine.ended or registered is None or not hasattr(machine, "dispatcher"):
+            if registered is None or not machine.open:
                 continue
             me = machine.broker.metadata._me
             if me is None or me.incarnation != registered.incarnation:

@@ -105,7 +105,7 @@ class Client:
         """Ask somebody who leads; None if nobody can be asked, or nobody leads."""
         world = self.world
         asked = world.random.choice(list(world.machines.values()))
-        if not asked.running or not hasattr(asked, "dispatcher"):
+        if not asked.running or not asked.open:
             return None
         topic = asked.broker.image.topics.get(self.topic)
         if topic is None or topic.topic_id != self.topic_id:
@@ -113,7 +113,7 @@ class Client:
         state = topic.partitions[self.index]
         chosen = world.random.choice(state.replicas) if follower else state.leader
         found = world.machines.get(chosen)
-        return None if found is None or found.ended or not hasattr(found, "dispatcher") else found
+        return None if found is None or not found.open else found
 
     def connect(self, target: Machine) -> Wire:
         if self.wire is None or self.wire.closed or self.wire.target is not target:
@@ -171,7 +171,7 @@ class Producer(Client):
             self.under_way.append(batch)
             if not self._one_by_one:
                 self._send(batch)
-        self.after(random.choice((5, 30, 60, 120)), self._tick)
+        self.after(random.choice((5, 50, 100, 200)), self._tick)
 
     def _send(self, batch: Batch) -> None:
         wire = self.wire
@@ -300,7 +300,7 @@ class Reader(Client):
 
     def _answered(self, answer: bytes | PeerFault) -> None:
         random = self.world.random
-        self.after(random.randint(20, 200), self._poll)
+        self.after(random.randint(50, 300), self._poll)
         if isinstance(answer, PeerFault) or self.gone:
             return
         for found in decode_response(response_body(memoryview(answer)[4:], True)).partitions:

@@ -282,6 +282,8 @@ class Machine:
         self.hung = False
         self.slow = False
         self.store_cut = False
+        #: when the next timer is due
+        self.timer_ms: int | None = None
         self.held: list[tuple[Call, bool]] = []
         self.registered: list[Refused | None] = []
         self.wires: dict[tuple[int, str], Wire] = {}
@@ -305,6 +307,7 @@ class Machine:
         self.broker.open()
         self.dispatcher = Dispatcher(self.broker)
         self.broker.register(self.registered.append)
+        self.look_at_timers()
 
     def _open_store(self) -> SimulatedStore:
         if self.store_cut:
@@ -315,6 +318,21 @@ class Machine:
     @property
     def running(self) -> bool:
         return not (self.ended or self.frozen or self.hung)
+
+    @property
+    def open(self) -> bool:
+        """Whether the broker came so far as to serve."""
+        return not self.ended and hasattr(self, "dispatcher")
+
+    def look_at_timers(self) -> None:
+        """Note when the next timer of the broker is due, by the time of the world."""
+        delay_ms = self.broker.timers.delay_ms() if self.open else None
+        if delay_ms is None:
+            self.timer_ms = None
+        elif delay_ms == 0:
+            self.timer_ms = self.events.now_ms
+        else:
+            self.timer_ms = self.events.now_ms + max(1, int(delay_ms / self.clock.rate))
 
     def thaw(self) -> None:
         """Run again: what waited happens now, in order."""
@@ -443,34 +461,28 @@ class Cluster:
     def step(self, until_ms: int) -> bool:
         """Run the next event or timer that is due by `until_ms`; False if there is none."""
         events = self.events
-        now_ms = events.now_ms
         event_ms = events.next_ms
-        timer_ms = None
         timer_machine: Machine | None = None
         for machine in self.machines.values():
-            if machine.ended or machine.frozen or machine.hung or not hasattr(machine, "dispatcher"):
-                continue
-            delay_ms = machine.broker.timers.delay_ms()
-            if delay_ms is not None:
-                due_ms = now_ms if delay_ms == 0 else now_ms + max(1, int(delay_ms / machine.clock.rate))
-                if timer_ms is None or due_ms < timer_ms:
-                    timer_ms, timer_machine = due_ms, machine
-        if event_ms is None or (timer_ms is not None and timer_ms < event_ms):
-            event_ms = timer_ms
-        else:
-            timer_machine = None
+            due_ms = machine.timer_ms
+            if due_ms is not None and (event_ms is None or due_ms < event_ms) and machine.running:
+                event_ms, timer_machine = due_ms, machine
         if event_ms is None or event_ms > until_ms:
             return False
         events.count += 1
-        events.now_ms = max(now_ms, event_ms)
+        events.now_ms = max(events.now_ms, event_ms)
         if timer_machine is not None:
             broker = timer_machine.broker
             broker.turn_ms = timer_machine.clock.now_ms()
             broker.timers.run_due()
             broker.wake_progressed()
-            self.happened(timer_machine)
+            happened_to: Machine | None = timer_machine
         else:
-            self.happened(events.run_next())
+            happened_to = events.run_next()
+        # What happens outside of the machines may set the timers of any.
+        for machine in self.machines.values() if happened_to is None else (happened_to,):
+            machine.look_at_timers()
+        self.happened(happened_to)
         return True
 
     def happened(self, machine: Machine | None) -> None:

@@ -44,7 +44,7 @@ from tidelog.coordination.simulated import SimulatedStore
 from tidelog.coordination.store import StoreError
 from tidelog.storage.simulated_disk import SimulatedDisk
 
-TROUBLE_MS = 4_000
+TROUBLE_MS = 3_000
 PEACE_MS = 25_000
 SESSION_MS = 700
 STORY_LINES = 60
@@ -52,7 +52,7 @@ STORY_LINES = 60
 SETTINGS = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "500",
-    "replica.fetch.wait.max.ms": "150",
+    "replica.fetch.wait.max.ms": "250",
     "replica.socket.timeout.ms": "400",
     "replica.fetch.backoff.ms": "100",
     "replica.high.watermark.checkpoint.interval.ms": "300",
@@ -153,7 +153,7 @@ class ClusterWorld(Cluster):
                 client.stopped = isinstance(client, Producer)
 
     def _submit(self, command: Command, then: Callable[[], None] = lambda: None) -> None:
-        machines = [machine for machine in self.running if hasattr(machine, "dispatcher")]
+        machines = [machine for machine in self.running if machine.open]
         if machines:
             asked = self.random.choice(machines)
             asked.broker.metadata.submit(command, lambda results: then(), timeout_ms=3_000)
@@ -218,13 +218,13 @@ class ClusterWorld(Cluster):
         node_id = self._calm
         registered = self.audit.brokers.get(node_id)
         machine = self.machines[node_id]
-        me = machine.broker.metadata._me if hasattr(machine, "dispatcher") else None
+        me = machine.broker.metadata._me if machine.open else None
         if registered is not None and me is not None and registered.incarnation == me.incarnation:
             self._calm = None
         return self._calm is not None
 
     def _pick(self) -> Machine | None:
-        running = [machine for machine in self.running if hasattr(machine, "dispatcher")]
+        running = [machine for machine in self.running if machine.open]
         return self.random.choice(running) if running else None
 
     def _kill(self, machine: Machine | None = None, how: str = "killed") -> None:
@@ -240,12 +240,12 @@ class ClusterWorld(Cluster):
         self._later(lambda: self._restart(machine.node_id))
 
     def _kill_leader(self) -> None:
-        leaders = [m for m in self.running if hasattr(m, "dispatcher") and m.broker.partitions]
+        leaders = [m for m in self.running if m.open and m.broker.partitions]
         if leaders:
             self._kill(self.random.choice(leaders))
 
     def _kill_controller(self) -> None:
-        found = [m for m in self.running if hasattr(m, "dispatcher") and m.broker.metadata.is_controller]
+        found = [m for m in self.running if m.open and m.broker.metadata.is_controller]
         if found:
             self._kill(found[0])
 
@@ -305,7 +305,7 @@ class ClusterWorld(Cluster):
         registered = self.audit.brokers.get(machine.node_id)
         return (
             machine.running
-            and hasattr(machine, "dispatcher")
+            and machine.open
             and not machine.store_cut
             and machine.store is not None
             and not machine.store.expired

@@ -1,6 +1,6 @@
 """A whole cluster under seeded misfortune: what must always hold holds, and wrong brokers are noticed.
 
-`TIDELOG_SIMULATION_CLUSTER_SEEDS` says how many seeds; `make simulation-cluster` runs many more.
+`TIDELOG_SIMULATION_CLUSTER_SEEDS` says how many seeds; `make simulation-long` runs many more.
 """
 
 import os
