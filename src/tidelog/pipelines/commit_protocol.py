@@ -287,8 +287,8 @@ def commit(query: str, batch_id: int, written: Iterable[Transaction]) -> Steps:
             yield End(tuple(still_open), committed=False)
             raise BatchTooOld(
                 f"batch {batch_id}: {len(gone)} of {len(transactions)} transactions were ended before the"
-                f" batch was decided, {gone[0].transactional_id} for one: another driver runs, or the batch takes"
-                " too long for transaction.timeout.ms"
+                f" batch was decided, {gone[0].transactional_id} for one: another driver runs, or the batch"
+                " takes too long for transaction.timeout.ms"
             )
         is_ours = yield CommitDecision(driver)
     if not is_ours:
