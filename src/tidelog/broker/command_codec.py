@@ -5,10 +5,11 @@
                {"not_controller": true}                                          ask somebody else
 
 The shape follows the annotations of the dataclasses in `controller/commands.py`: a mapping of field names,
-lists for tuples, text for UUIDs, numbers for enumerations; `@` names the class. Fields may be added with
-defaults: a broker of an older version leaves them out.
+lists for tuples, text for UUIDs, base64 for bytes, numbers for enumerations; `@` names the class. Fields may
+be added with defaults: a broker of an older version leaves them out.
 """
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -94,6 +95,8 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, UUID):
         return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     assert isinstance(value, Mapping), f"{type(value).__name__} has no form between brokers"
@@ -114,6 +117,8 @@ def _decoder(kind: Any) -> Decode:
         return lambda value: {str(key): decode_item(item) for key, item in value.items()}
     if kind is UUID:
         return UUID
+    if kind is bytes:
+        return lambda value: base64.b64decode(value, validate=True)
     if isinstance(kind, type) and issubclass(kind, IntEnum):
         return kind
     if kind in (str, int, bool):

@@ -10,6 +10,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from tidelog.model.acls import AclBinding, AclFilter
+from tidelog.model.credentials import DelegationToken, ScramCredential
 from tidelog.model.errors import Refused
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.image import PartitionImage
@@ -316,6 +317,42 @@ class AlterClientQuotas:
         return len(self.changes)
 
 
+@dataclass(frozen=True, slots=True)
+class CredentialChange:
+    """A SCRAM credential that a user shall have under a mechanism, or None to remove the one there is."""
+
+    user: str
+    mechanism: str
+    credential: ScramCredential | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterUsers:
+    changes: tuple[CredentialChange, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChange:
+    """A delegation token that is new, or another end of one that exists; neither: it goes away."""
+
+    token_id: str
+    created: DelegationToken | None = None
+    expiry_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTokens:
+    changes: tuple[TokenChange, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.changes)
+
+
 Command = (
     CreateTopics
     | DeleteTopics
@@ -334,6 +371,8 @@ Command = (
     | CreateAcls
     | DeleteAcls
     | AlterClientQuotas
+    | AlterUsers
+    | ChangeTokens
 )
 
 

@@ -11,14 +11,25 @@ from dataclasses import replace
 from random import Random
 from uuid import UUID
 
-from tidelog.controller import access, brokers, configs, elections, isr_changes, reassignments, topics
+from tidelog.controller import (
+    access,
+    brokers,
+    configs,
+    credentials,
+    elections,
+    isr_changes,
+    reassignments,
+    topics,
+)
 from tidelog.controller.commands import (
     AllocateProducerIds,
     AlterClientQuotas,
     AlterConfigs,
     AlterReassignments,
+    AlterUsers,
     BrokersChanged,
     ChangeIsr,
+    ChangeTokens,
     Command,
     CreateAcls,
     CreatePartitions,
@@ -107,6 +118,10 @@ class Controller:
                 return brokers.unregister_broker(command, image, self._settings)
             case RebalanceLeaders():
                 return elections.rebalance_leaders(command, image, self._settings)
+            case AlterUsers():
+                return credentials.alter_users(command, image)
+            case ChangeTokens():
+                return credentials.change_tokens(command, image)
             case CreateAcls():
                 return access.create_acls(command, image)
             case DeleteAcls():

@@ -59,7 +59,9 @@ class Api(NamedTuple):
 PRODUCE = 0
 FETCH = 1
 METADATA = 3
+SASL_HANDSHAKE = 17
 API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 
 _ROWS = (
     Api(PRODUCE, "Produce", 0, 13, 9, Family.DATA, served_from=3),
@@ -75,6 +77,7 @@ _ROWS = (
     Api(14, "SyncGroup", 0, 5, 4, Family.GROUP),
     Api(15, "DescribeGroups", 0, 6, 5, Family.GROUP),
     Api(16, "ListGroups", 0, 5, 3, Family.GROUP),
+    Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, None, Family.SECURITY, Stage.OPENING),
     Api(API_VERSIONS, "ApiVersions", 0, 5, 3, Family.METADATA, Stage.OPENING),
     Api(19, "CreateTopics", 2, 7, 5, Family.METADATA),
     Api(20, "DeleteTopics", 1, 6, 4, Family.METADATA),
@@ -90,7 +93,12 @@ _ROWS = (
     Api(33, "AlterConfigs", 0, 2, 2, Family.METADATA),
     Api(34, "AlterReplicaLogDirs", 1, 2, 2, Family.METADATA),
     Api(35, "DescribeLogDirs", 1, 4, 2, Family.METADATA),
+    Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, Family.SECURITY, Stage.OPENING),
     Api(37, "CreatePartitions", 0, 3, 2, Family.METADATA),
+    Api(38, "CreateDelegationToken", 1, 3, 2, Family.SECURITY),
+    Api(39, "RenewDelegationToken", 1, 2, 2, Family.SECURITY),
+    Api(40, "ExpireDelegationToken", 1, 2, 2, Family.SECURITY),
+    Api(41, "DescribeDelegationToken", 1, 3, 2, Family.SECURITY),
     Api(42, "DeleteGroups", 0, 2, 2, Family.GROUP),
     Api(43, "ElectLeaders", 0, 2, 2, Family.METADATA),
     Api(44, "IncrementalAlterConfigs", 0, 1, 1, Family.METADATA),
@@ -98,6 +106,8 @@ _ROWS = (
     Api(46, "ListPartitionReassignments", 0, 0, 0, Family.METADATA),
     Api(47, "OffsetDelete", 0, 0, None, Family.GROUP),
     Api(55, "DescribeQuorum", 0, 1, 0, Family.METADATA),
+    Api(50, "DescribeUserScramCredentials", 0, 0, 0, Family.SECURITY),
+    Api(51, "AlterUserScramCredentials", 0, 0, 0, Family.SECURITY),
     Api(60, "DescribeCluster", 0, 2, 0, Family.METADATA),
     Api(61, "DescribeProducers", 0, 0, 0, Family.DATA),
     Api(64, "UnregisterBroker", 0, 0, 0, Family.METADATA),

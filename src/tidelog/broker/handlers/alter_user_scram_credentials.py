@@ -1,0 +1,47 @@
+"""AlterUserScramCredentials (key 51), version 0: set and remove SCRAM credentials (KIP-554).
+
+A client sends the salted password; what is stored of it is what checks it, no more. Between 4,096 and 16,384
+iterations are taken, others are UNACCEPTABLE_CREDENTIAL. A user is named once in a request, or nothing of it
+is changed (DUPLICATE_RESOURCE). The answer has one result for each user.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.broker.config_answers import error_fields
+from tidelog.broker.parking import Parked
+from tidelog.controller.commands import AlterUsers, CredentialChange, Result
+from tidelog.model.credentials import SCRAM_MECHANISMS, ScramCredential
+from tidelog.security.scram import credential_from_salted
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
+    """Have the controller change the users and answer when that is durable."""
+    body = request.body
+    changes = [
+        CredentialChange(deletion.name, SCRAM_MECHANISMS.get(deletion.mechanism, ""))
+        for deletion in body.deletions
+    ]
+    for upsertion in body.upsertions:
+        mechanism = SCRAM_MECHANISMS.get(upsertion.mechanism, "")
+        salt, salted = bytes(upsertion.salt), bytes(upsertion.salted_password)
+        credential = (
+            credential_from_salted(mechanism, salted, salt, upsertion.iterations)
+            if mechanism
+            else ScramCredential(b"", b"", b"", 0)
+        )
+        changes.append(CredentialChange(upsertion.name, mechanism, credential))
+    parked = Parked()
+
+    def changed(results: tuple[Result, ...]) -> None:
+        by_user = {change.user: result for change, result in zip(changes, results, strict=True)}
+        parked.answer(
+            {"results": [{"user": user, **error_fields(result)} for user, result in by_user.items()]}
+        )
+
+    broker.metadata.submit(AlterUsers(tuple(changes)), changed)
+    return parked

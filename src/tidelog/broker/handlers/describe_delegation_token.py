@@ -1,0 +1,42 @@
+"""DescribeDelegationToken (key 41), versions 1 to 3: the tokens that the asker owns, asked for or may renew.
+
+`owners` narrows them down: null for all, an empty list for none. The answer has the tokens' HMACs, with which
+one can come in, so nobody sees those of others. From version 3 it says who asked for each (KIP-373).
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.broker.token_requests import principal_fields, refusal
+from tidelog.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Request
+
+
+def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
+    """Answer from the newest metadata."""
+    code = refusal(broker, request)
+    if code is not ErrorCode.NONE:
+        return {"error_code": code, "tokens": ()}
+    wanted = request.body.owners
+    owners = None if wanted is None else {f"{each.principal_type}:{each.principal_name}" for each in wanted}
+    asker, now_ms = request.context.principal, broker.clock.now_ms()
+    tokens = [
+        {
+            **principal_fields("", token.owner),
+            **principal_fields("token_requester_", token.requester),
+            "issue_timestamp": token.issue_timestamp_ms,
+            "expiry_timestamp": token.expiry_timestamp_ms,
+            "max_timestamp": token.max_timestamp_ms,
+            "token_id": token.token_id,
+            "hmac": broker.users.token_hmac(token.token_id),
+            "renewers": [principal_fields("", renewer) for renewer in token.renewers],
+        }
+        for token in broker.image.tokens.values()
+        if (owners is None or token.owner in owners)
+        and (token.may_renew(asker) or token.requester == asker)
+        and not token.expired(now_ms)
+    ]
+    return {"error_code": ErrorCode.NONE, "tokens": tokens}
