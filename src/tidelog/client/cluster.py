@@ -36,6 +36,7 @@ LIST_OFFSETS = 2
 OFFSET_COMMIT = 8
 OFFSET_FETCH = 9
 FIND_COORDINATOR = 10
+LIST_GROUPS = 16
 
 #: a topic that was just made may be unknown to some broker for so long
 UNKNOWN_TOPIC_MS_MAX = 3_000
@@ -75,6 +76,13 @@ class ListedOffset(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+class Committed(NamedTuple):
+    """A committed offset, and the text that was committed with it."""
+
+    offset: int
+    metadata: str
 
 
 class Cluster:
@@ -317,6 +325,12 @@ class Cluster:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
         """What a group has committed; partitions without a commit are left out."""
+        return {where: row.offset for where, row in self.commits(group_id, partitions).items()}
+
+    def commits(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """The same with what was written beside the offsets."""
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions or ():
             topics.setdefault(topic, []).append(partition)
@@ -327,12 +341,12 @@ class Cluster:
             "require_stable": True,
         }
 
-        def fetch() -> dict[TopicPartition, int]:
+        def fetch() -> dict[TopicPartition, Committed]:
             link = self.coordinator_link(CoordinatorKind.GROUP, group_id)
             answer = link.request(OFFSET_FETCH, fields, lowest=2, highest=7)
             if answer.error_code:
                 raise Refusal(answer.error_code, f"offsets of group {group_id!r}")
-            committed: dict[TopicPartition, int] = {}
+            committed: dict[TopicPartition, Committed] = {}
             for row in answer.topics:
                 for found in row.partitions:
                     if found.error_code:
@@ -340,10 +354,25 @@ class Cluster:
                         raise Refusal(found.error_code, where)
                     if found.committed_offset >= 0:
                         where_found = TopicPartition(row.name, found.partition_index)
-                        committed[where_found] = found.committed_offset
+                        committed[where_found] = Committed(found.committed_offset, found.metadata or "")
             return committed
 
         return self.persist(fetch)
+
+    def group_ids(self) -> list[str]:
+        """The ids of all groups that we may see, from every broker."""
+
+        def list_groups() -> list[str]:
+            self._refresh(())
+            found: set[str] = set()
+            for broker_id in sorted(self._addresses):
+                answer = self.link_to(broker_id).request(LIST_GROUPS, {}, highest=4)
+                if answer.error_code:
+                    raise Refusal(answer.error_code, "listing groups")
+                found.update(str(row.group_id) for row in answer.groups)
+            return sorted(found)
+
+        return self.persist(list_groups)
 
     # Coordinators
 

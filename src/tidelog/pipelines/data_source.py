@@ -1,0 +1,33 @@
+"""The data source `tidelog` as Spark sees it: its name, its schema, and who reads.
+
+`pyspark_tidelog` offers it as `DefaultSource`, so Spark finds it without any call. Options are checked here,
+in the driver, before anything runs.
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from tidelog.pipelines.source import TidelogReader, TidelogStreamReader, source_schema
+from tidelog.pipelines.source_options import SourceOptions
+
+
+class TidelogDataSource(DataSource):
+    """Topics of a Kafka-protocol cluster as tables and streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(…)`."""
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        """The columns of the source; two of them only when asked for."""
+        flags = {name.lower(): str(value).strip().lower() == "true" for name, value in self.options.items()}
+        return source_schema(flags.get("includeheaders", False), flags.get("includeleaderepoch", False))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of `spark.read`."""
+        return TidelogReader(SourceOptions.read(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """The reader of `spark.readStream`."""
+        return TidelogStreamReader(SourceOptions.read(self.options, streaming=True))

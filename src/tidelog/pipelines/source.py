@@ -1,0 +1,188 @@
+"""Topics as a Spark source, batch and streaming: the readers behind `format("tidelog")`.
+
+The driver's side (partitions, offsets, limits) is in `query_offsets`, the executors' side (a range of offsets
+as Arrow batches) in `arrow_stream`; here they meet Spark's Python Data Source API. Readers are pickled to
+the executors, so connections are made where they are used, never in a constructor.
+
+Spark calls `latestOffset` with the end of the last completed micro-batch, also when there is nothing new and
+at the end of an AvailableNow run, so that is where progress is committed: `commit` would come a batch late.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tidelog.client.cluster import Cluster
+from tidelog.model.identifiers import TopicPartition
+from tidelog.pipelines.arrow_stream import Columns, cluster_of, read_range
+from tidelog.pipelines.offset_planning import OffsetRange, from_json, to_json
+from tidelog.pipelines.progress import Progress, announce, group_of
+from tidelog.pipelines.query_offsets import QueryOffsets
+from tidelog.pipelines.source_options import SourceOptions
+
+OffsetJson = dict[str, dict[str, int]]
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
+
+def source_schema(include_headers: bool, include_leader_epoch: bool) -> StructType:
+    """The columns of the source: those of Spark's Kafka source, and the leader epoch if asked for."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        fields.append(StructField("headers", ArrayType(header)))
+    if include_leader_epoch:
+        fields.append(StructField("leaderEpoch", IntegerType()))
+    return StructType(fields)
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: OffsetRange, token: str | None = None) -> None:
+        # A plain tuple: that is all that travels to the executor.
+        super().__init__((wanted.where.topic, wanted.where.partition, wanted.start, wanted.end))
+        #: set for the task that tells the driver the query's group
+        self.token = token
+
+    @property
+    def wanted(self) -> OffsetRange:
+        topic, partition, start, end = self.value
+        return OffsetRange(TopicPartition(topic, partition), start, end)
+
+
+class _RangeReader:
+    """The executors' side, alike for batch and stream."""
+
+    options: SourceOptions
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task's range."""
+        if not isinstance(partition, RangePartition):
+            # What Spark makes of a plan without tasks.
+            return iter(())
+        if partition.token is not None:
+            self._announce(partition.wanted, partition.token)
+        options = self.options
+        return read_range(
+            options.client,
+            partition.wanted,
+            Columns(options.include_headers, options.include_leader_epoch),
+            patience_ms=options.poll_timeout_ms,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+
+    def _announce(self, wanted: OffsetRange, token: str) -> None:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query_id = None if context is None else context.getLocalProperty(QUERY_ID_PROPERTY)
+        if query_id:
+            group_id = group_of(self.options.group_id_prefix, query_id)
+            announce(cluster_of(self.options.client), group_id, wanted.where, wanted.start, token)
+
+
+class TidelogReader(_RangeReader, DataSourceReader):
+    """Reads a bounded range of topics: `spark.read.format("tidelog")`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One task for each partition, or for pieces of them."""
+        with Cluster(self.options.client) as cluster:
+            offsets = QueryOffsets(self.options, cluster)
+            return [RangePartition(one) for one in offsets.ranges(offsets.starting(), offsets.ending())]
+
+
+class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow: `spark.readStream.format("tidelog")`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._driver: tuple[QueryOffsets, Progress] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Connections stay in the driver.
+        return {"options": self.options, "_driver": None}
+
+    def _opened(self) -> tuple[QueryOffsets, Progress]:
+        if self._driver is None:
+            cluster = Cluster(self.options.client)
+            progress = Progress(cluster, self.options.group_id, self.options.group_id_prefix)
+            self._driver = QueryOffsets(self.options, cluster), progress
+        return self._driver
+
+    def initialOffset(self) -> OffsetJson:  # noqa: N802 (Spark's name)
+        """Where a query without a checkpoint begins."""
+        return to_json(self._opened()[0].starting())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limits of the options; a trigger that wants everything goes without."""
+        if self.options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self.options.offsets_per_trigger_max)
+        if self.options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self.options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is appended from now on is for the next run."""
+        self._opened()[0].stop_at_present()
+
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
+        """Where the next micro-batch ends; what lies before `start` has been processed."""
+        offsets, progress = self._opened()
+        begin = from_json(start)
+        if self.options.commit_offsets:
+            progress.processed(begin)
+        return to_json(offsets.next_end(begin, limited=not isinstance(limit, ReadAllAvailable)))
+
+    def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
+        """The ends of the partitions, for the query's progress report."""
+        return to_json(self._opened()[0].latest())
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
+        """The tasks of one micro-batch."""
+        offsets, progress = self._opened()
+        ranges = offsets.ranges(from_json(start), from_json(end))
+        announced = progress.announcement(ranges) if self.options.commit_offsets else None
+        return [
+            RangePartition(one, announced[1] if announced is not None and one is announced[0] else None)
+            for one in ranges
+        ]
+
+    def commit(self, end: OffsetJson) -> None:
+        """Nothing is left to do: see `latestOffset`."""
+
+    def stop(self) -> None:
+        """Close the driver's connections."""
+        if self._driver is not None:
+            self._driver[0].cluster.close()
+            self._driver = None

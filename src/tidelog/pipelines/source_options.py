@@ -1,0 +1,276 @@
+"""The options of the source, under the names of Spark's Kafka source, as one typed value.
+
+`SourceOptions.read` checks them all before anything is connected, and says in words what to write instead of
+what cannot work. Names are case-insensitive, as Spark hands them over. What begins with `kafka.` goes to
+`ClientSettings`. A name that nobody knows is refused if it looks like a slip, else passed over.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidelog.client.client_settings import ClientSettings
+from tidelog.client.faults import BadOption
+from tidelog.model.identifiers import TopicPartition
+from tidelog.pipelines.offset_planning import Offsets, parse_assignment, parse_offsets
+
+LATEST_TEXT = "latest"
+EARLIEST_TEXT = "earliest"
+
+STRATEGIES = ("subscribe", "subscribepattern", "assign")
+STARTING = ("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets")
+ENDING = ("endingtimestamp", "endingoffsetsbytimestamp", "endingoffsets")
+
+#: option names as they are documented
+NAMES = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "includeHeaders",
+    "includeLeaderEpoch",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "isolationLevel",
+    "group.id",
+    "groupIdPrefix",
+    "commitOffsets",
+    "kafkaConsumer.pollTimeoutMs",
+    "latestOffsetCacheMs",
+    "partitionDiscoveryIntervalMs",
+)
+#: of Spark's source, without meaning here
+TOLERATED = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "kafkaconsumer.consumercachetimeout")
+#: of the Java consumer; the source decides these itself
+REFUSED = {
+    "kafka.auto.offset.reset": "use startingOffsets: earliest, latest or offsets as JSON",
+    "kafka.key.deserializer": "keys are bytes; cast the column: CAST(key AS STRING)",
+    "kafka.value.deserializer": "values are bytes; cast the column: CAST(value AS STRING)",
+    "kafka.enable.auto.commit": "the source commits what was processed; commitOffsets=false switches it off",
+    "kafka.interceptor.classes": "there is no JVM consumer to intercept",
+}
+_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
+_UNIT_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+}
+
+
+class Position(NamedTuple):
+    """Where to start or end: a word (earliest, latest), offsets, timestamps, or one timestamp for all."""
+
+    word: str | None = None
+    offsets: Offsets | None = None
+    timestamps_ms: Offsets | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What the reader of a query was asked for."""
+
+    client: ClientSettings
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: tuple[TopicPartition, ...]
+    starting: Position
+    ending: Position
+    #: a timestamp behind the last record: `error` or `latest`
+    timestamp_strategy: str
+    fail_on_data_loss: bool
+    include_headers: bool
+    include_leader_epoch: bool
+    partitions_min: int | None
+    records_per_partition_max: int | None
+    offsets_per_trigger_max: int | None
+    offsets_per_trigger_min: int | None
+    trigger_delay_max_ms: int
+    group_id: str | None
+    group_id_prefix: str
+    commit_offsets: bool
+    poll_timeout_ms: int
+    latest_offset_cache_ms: int
+    discovery_interval_ms: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
+        """Read and check; raises BadOption."""
+        given = {str(name).lower(): str(value) for name, value in options.items()}
+        _check_names(given)
+        topics, pattern, assigned = _subscription(given)
+        starting, ending = _positions(given, streaming)
+        strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
+        if strategy not in ("error", "latest"):
+            raise BadOption(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
+        least = _number(given, "minOffsetsPerTrigger", 1)
+        most = _number(given, "maxOffsetsPerTrigger", 1)
+        if least is not None and most is not None and least > most:
+            raise BadOption(f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+        return cls(
+            client=_client_settings(given),
+            topics=topics,
+            pattern=pattern,
+            assigned=assigned,
+            starting=starting,
+            ending=ending,
+            timestamp_strategy=strategy,
+            fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+            include_headers=_flag(given, "includeHeaders", False),
+            include_leader_epoch=_flag(given, "includeLeaderEpoch", False),
+            partitions_min=_number(given, "minPartitions", 1),
+            records_per_partition_max=_number(given, "maxRecordsPerPartition", 1),
+            offsets_per_trigger_max=most,
+            offsets_per_trigger_min=least,
+            trigger_delay_max_ms=parse_duration_ms(given.get("maxtriggerdelay", "15m")),
+            group_id=given.get("group.id", given.get("kafka.group.id")),
+            group_id_prefix=given.get("groupidprefix", "tidelog-spark"),
+            commit_offsets=_flag(given, "commitOffsets", True),
+            poll_timeout_ms=_number_or(given, "kafkaConsumer.pollTimeoutMs", 1, 120_000),
+            latest_offset_cache_ms=_number_or(given, "latestOffsetCacheMs", 0, 20),
+            discovery_interval_ms=_number_or(given, "partitionDiscoveryIntervalMs", 0, 1_000),
+        )
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in NAMES}
+    for name in given:
+        if name in REFUSED:
+            raise BadOption(f"option {name} cannot be used: {REFUSED[name]}")
+        if name in known or name in TOLERATED or name.startswith("kafka."):
+            continue
+        near = difflib.get_close_matches(name, [*known, "kafka.bootstrap.servers"], n=1, cutoff=0.8)
+        if near:
+            raise BadOption(f"option {name!r} is not known; is {known.get(near[0], near[0])!r} meant?")
+
+
+def _client_settings(given: Mapping[str, str]) -> ClientSettings:
+    client = {
+        name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")
+    }
+    if "isolationlevel" in given:
+        client["isolation.level"] = given["isolationlevel"]
+    if "bootstrap.servers" not in client:
+        raise BadOption('option("kafka.bootstrap.servers", "host:port,host:port") is missing')
+    return ClientSettings.from_options(client)
+
+
+def _subscription(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    chosen = [name for name in STRATEGIES if name in given]
+    if len(chosen) != 1:
+        raise BadOption(
+            "give exactly one of subscribe ('orders,payments'), subscribePattern ('orders.*')"
+            f" and assign ('{{\"orders\":[0,1]}}'); given: {', '.join(chosen) or 'none'}"
+        )
+    if "assign" in given:
+        return (), None, parse_assignment(given["assign"])
+    if "subscribe" in given:
+        topics = tuple(sorted({part.strip() for part in given["subscribe"].split(",") if part.strip()}))
+        if not topics:
+            raise BadOption("subscribe names no topic; write 'orders,payments'")
+        return topics, None, ()
+    pattern = given["subscribepattern"].strip()
+    try:
+        re.compile(pattern)
+    except re.error as fault:
+        raise BadOption(f"subscribePattern {pattern!r} is no regular expression: {fault}") from fault
+    if not pattern:
+        raise BadOption("subscribePattern is empty; write 'orders.*'")
+    return (), pattern, ()
+
+
+def _positions(given: Mapping[str, str], streaming: bool) -> tuple[Position, Position]:
+    for names in (STARTING, ENDING):
+        chosen = [name for name in names if name in given]
+        if streaming and chosen and names is ENDING:
+            raise BadOption(
+                "a stream has no end: ending options are for spark.read;"
+                " trigger(availableNow=True) stops at what is there now"
+            )
+    starting = _position(given, STARTING, LATEST_TEXT if streaming else EARLIEST_TEXT)
+    ending = _position(given, ENDING, LATEST_TEXT)
+    if not streaming and starting.word == LATEST_TEXT:
+        raise BadOption(
+            "startingOffsets=latest reads nothing in a batch query; use earliest or offsets as JSON"
+        )
+    if ending.word == EARLIEST_TEXT:
+        raise BadOption("endingOffsets=earliest reads nothing; use latest or offsets as JSON")
+    if not streaming and starting.offsets and -1 in starting.offsets.values():
+        raise BadOption("startingOffsets: -1 (latest) reads nothing in a batch query")
+    if ending.offsets and -2 in ending.offsets.values():
+        raise BadOption("endingOffsets: -2 (earliest) reads nothing")
+    return starting, ending
+
+
+def _position(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> Position:
+    """One timestamp for all goes before timestamps, those before offsets, as in Spark."""
+    one_timestamp, timestamps, offsets = names
+    if one_timestamp in given:
+        return Position(timestamp_ms=_number(given, one_timestamp, 0))
+    if timestamps in given:
+        parsed = parse_offsets(timestamps, given[timestamps])
+        if any(timestamp < 0 for timestamp in parsed.values()):
+            raise BadOption(f"{timestamps} has timestamps below 0; they are milliseconds since 1970")
+        return Position(timestamps_ms=parsed)
+    text = given.get(offsets, default).strip()
+    if text.lower() in (LATEST_TEXT, EARLIEST_TEXT):
+        return Position(word=text.lower())
+    parsed = parse_offsets(offsets, text)
+    if any(offset < -2 for offset in parsed.values()):
+        raise BadOption(f"{offsets}: offsets are at least 0, or -1 for latest, or -2 for earliest")
+    return Position(offsets=parsed)
+
+
+def parse_duration_ms(text: str) -> int:
+    """`15m`, `90 seconds`, `200ms` in milliseconds; raises BadOption."""
+    found = _DURATION.fullmatch(text.lower())
+    unit = "" if found is None else found[2] or "ms"
+    factor = _UNIT_MS.get(unit) or _UNIT_MS.get(unit.removesuffix("s"))
+    if found is None or factor is None:
+        raise BadOption(f"maxTriggerDelay is a duration such as 15m or 30s, not {text!r}")
+    return int(found[1]) * factor
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"{name} is true or false, not {text!r}")
+    return text == "true"
+
+
+def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise BadOption(f"{name} is a number, not {text!r}") from None
+    if number < least:
+        raise BadOption(f"{name} is at least {least}, not {number}")
+    return number
+
+
+def _number_or(given: Mapping[str, str], name: str, least: int, default: int) -> int:
+    number = _number(given, name, least)
+    return default if number is None else number
