@@ -5,6 +5,7 @@ A mutant is a sentence and the attributes it replaces while it lives.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from tidelog.broker import change_log, follower_feeds
@@ -19,6 +20,7 @@ from tidelog.broker.replication import Replication
 from tidelog.controller import brokers as controller_brokers
 from tidelog.controller import elections
 from tidelog.controller import isr_changes as controller_isr_changes
+from tidelog.controller.machine import Controller
 from tidelog.controller.partition_change import Election, Lives
 from tidelog.coordination.store import Check
 from tidelog.model.errors import ErrorCode
@@ -315,6 +317,16 @@ def _another_log_is_fetched() -> list[Patch]:
     return [(FollowerFeed, "_fetch", fetch)]
 
 
+def _ids_given_twice() -> list[Patch]:
+    original = Controller._allocate_producer_ids
+
+    def allocate(self: Controller, command: Any, image: Any) -> Any:
+        decision = original(self, command, image)
+        return replace(decision, records=()) if image.next_producer_id else decision
+
+    return [(Controller, "_allocate_producer_ids", allocate)]
+
+
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "acks=all is answered before it is replicated": _acknowledged_before_replicated,
     "a leader that is deposed answers those who wait": _lost_leadership_is_success,
@@ -341,6 +353,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "a broker leads by an image from before its start": _leads_from_an_old_image,
     "changes are applied in the wrong order": _changes_out_of_order,
     "a change is missed": _changes_missed,
+    "producer ids are given twice": _ids_given_twice,
     "a fetch session answers from another log": _another_log_is_fetched,
 }
 

@@ -30,13 +30,16 @@ from cluster_clients import Producer, Reader
 from cluster_machines import Cluster, Machine
 
 from tidelog.controller.commands import (
+    AllocateProducerIds,
     AlterReassignments,
     Command,
     CreateTopics,
     DeleteTopics,
     ElectionType,
     ElectLeaders,
+    ProducerIdBlock,
     Reassignment,
+    Result,
     TopicReference,
     TopicSpec,
 )
@@ -83,6 +86,7 @@ class ClusterWorld(Cluster):
         #: until when commands may be under way that take leaders or replicas from brokers
         self._commands_until_ms = 0
         self._disturbed_ms = 0
+        self._id_blocks: list[range] = []
         self.clients: list[Producer | Reader] = []
         self.dead: dict[int, str] = {}
         super().__init__(seed, (1, 2, 3) if seed % 4 else (1, 2, 3, 4), SETTINGS)
@@ -136,7 +140,7 @@ class ClusterWorld(Cluster):
 
     def _make_topic(self, name: str, partitions: int, replicas: int) -> None:
         spec = TopicSpec(name, partitions, replicas)
-        self._submit(CreateTopics((spec,)), lambda: self._topic_made(name, partitions))
+        self._submit(CreateTopics((spec,)), lambda result: self._topic_made(name, partitions))
 
     def _topic_made(self, name: str, partitions: int) -> None:
         topic_id = self.audit.topics.get(name)
@@ -152,11 +156,11 @@ class ClusterWorld(Cluster):
             for client in self.clients:
                 client.stopped = isinstance(client, Producer)
 
-    def _submit(self, command: Command, then: Callable[[], None] = lambda: None) -> None:
+    def _submit(self, command: Command, then: Callable[[Result], None] = lambda result: None) -> None:
         machines = [machine for machine in self.running if machine.open]
         if machines:
             asked = self.random.choice(machines)
-            asked.broker.metadata.submit(command, lambda results: then(), timeout_ms=3_000)
+            asked.broker.metadata.submit(command, lambda results: then(results[0]), timeout_ms=3_000)
             self._commands_until_ms = self.now_ms + 3_000
 
     # -- trouble
@@ -183,6 +187,7 @@ class ClusterWorld(Cluster):
             "move": self._move,
             "elect": self._elect,
             "topics": self._topics,
+            "producer ids": self._producer_ids,
             "leave": self._leave,
         }
 
@@ -481,6 +486,20 @@ class ClusterWorld(Cluster):
             self.say("topic v shall be made")
             self._make_topic("v", 1, 3)
 
+    def _producer_ids(self) -> None:
+        self.say("somebody needs producer ids")
+        self._submit(AllocateProducerIds(self.random.choice(list(self.machines))), self._ids_given)
+
+    def _ids_given(self, result: Result) -> None:
+        if isinstance(result, ProducerIdBlock):
+            block = range(result.first_id, result.first_id + result.count)
+            for other in self._id_blocks:
+                must(
+                    block.stop <= other.start or other.stop <= block.start,
+                    f"producer ids are given twice: {block} and {other}",
+                )
+            self._id_blocks.append(block)
+
     def _leave(self) -> None:
         machine = self._pick()
         if machine is None or not machine.registered:
@@ -583,6 +602,8 @@ class ClusterWorld(Cluster):
             end = 0 if history is None else history.end
             if not partition.log.log_end_offset == partition.high_watermark == end:
                 yield f"{name} on {node_id}: {partition!r}, {end} committed"
+            if partition.commits:
+                yield f"{name} on {node_id}: {len(partition.commits)} wait for the watermark"
             if partition.replicas is not None and partition.replicas.pending_isr is not None:
                 yield f"{name} on {node_id}: {partition.replicas}"
 

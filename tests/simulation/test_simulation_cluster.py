@@ -17,7 +17,7 @@ import cluster_world
 
 SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_CLUSTER_SEEDS", "1000"))
 BLOCK = 50
-MUTANT_SEEDS = 120
+MUTANT_SEEDS = 250
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEED_COUNT, BLOCK))
