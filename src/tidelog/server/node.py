@@ -22,6 +22,7 @@ from tidelog.storage.disk import OsDisk
 
 if TYPE_CHECKING:
     from tidelog.security.listeners import ListenerSecurity
+    from tidelog.server.peer_login import PeerSecurity
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Node:
             if secured:
                 self._gatekeepers = WorkerThreads(loop, AUTHENTICATION_THREADS)
             clock = SystemClock()
-            self._peers = AsyncPeers(loop, self.settings.node_id)
+            self._peers = AsyncPeers(loop, self.settings.node_id, _peer_security(self.settings))
             self.broker = broker = Broker(
                 self.settings,
                 clock=clock,
@@ -173,6 +174,19 @@ def _secured_listeners(settings: BrokerSettings) -> "dict[str, ListenerSecurity]
         except ValueError as fault:
             raise ListenError(errno.EINVAL, f"the listener {name} cannot be set up: {fault}") from fault
     return secured
+
+
+def _peer_security(settings: BrokerSettings) -> "PeerSecurity | None":
+    """What the links to other brokers are made with; None where they are plain."""
+    listener = settings.inter_broker_listener_name
+    if settings.security_protocols[listener] == "PLAINTEXT":
+        return None
+    from tidelog.server.peer_login import PeerSecurity
+
+    try:
+        return PeerSecurity(settings)
+    except ValueError as fault:
+        raise ListenError(errno.EINVAL, f"brokers cannot reach each other by {listener}: {fault}") from fault
 
 
 def _factory(edge: Edge, listener_name: str, security: "ListenerSecurity | None") -> Callable[[], Connection]:

@@ -9,6 +9,10 @@ as well, and everything in flight on it gets a `PeerFault`. What was not sent ye
 connection. After a failure the next attempt waits 20 ms, then twice that, at most 100 ms; an answer resets
 it.
 
+Security. Where the listener that brokers share has TLS or SASL, a link is encrypted and begins with a login
+(see peer_login); requests wait until it is over. A login that fails faults what waits. An authentication that
+ends is followed by another connection, once what is in flight has been answered.
+
 Limits. So many requests in flight, so many waiting behind them, no answer larger than `ANSWER_BYTES_MAX`.
 """
 
@@ -17,9 +21,10 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.peers import CONTROL_CHANNEL, FETCH_CHANNEL, PeerAnswer, PeerFault
+from tidelog.client.faults import AuthenticationFailed
 from tidelog.client.requests import (
     CORRELATION_ID,
     MalformedAnswer,
@@ -28,6 +33,9 @@ from tidelog.client.requests import (
     response_body,
 )
 from tidelog.model.metadata import Endpoint
+
+if TYPE_CHECKING:
+    from tidelog.server.peer_login import Login, PeerSecurity
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +49,12 @@ BACKOFF_MS_MIN = 20
 BACKOFF_MS_MAX = 100
 #: an attempt to connect that is not answered was lost; a second one soon is better than the system's patience
 CONNECT_SECONDS_MAX = 1.0
+#: with a TLS handshake, which keeps both sides busy
+CONNECT_ENCRYPTED_SECONDS_MAX = 5.0
+#: credentials that were refused are not tried again at once
+REFUSED_BACKOFF_MS = 1_000
+#: another connection is made when this part of an authentication's time has passed
+SESSION_USED = 0.8
 #: how long sent bytes may stay unacknowledged before the system gives the connection up
 UNACKNOWLEDGED_MS_MAX = 5_000
 RECEIVE_BUFFER_BYTES = {FETCH_CHANNEL: 1 << 20}
@@ -93,6 +107,10 @@ class _Link(asyncio.BufferedProtocol):
         self._end = 0
         self._small_answers = 0
         self._closed = False
+        self._login: Login | None = None
+        #: the authentication is about to end: nothing more is sent on this connection
+        self._retiring = False
+        self._session_timer: asyncio.TimerHandle | None = None
 
     # -- asking
 
@@ -110,6 +128,8 @@ class _Link(asyncio.BufferedProtocol):
 
     def _send(self) -> None:
         """Put on the wire what may go, in one write."""
+        if self._login is not None or self._retiring:
+            return
         if self._transport is None or not self._writable or self._transport.is_closing():
             # A connection that is closing tells so on a later turn; what waits goes over the next one.
             return
@@ -142,9 +162,14 @@ class _Link(asyncio.BufferedProtocol):
         self._connecting = self._loop.create_task(self._open_connection())
 
     async def _open_connection(self) -> None:
+        security = self._peers.security
+        context = None if security is None else security.context
+        host, port = self.endpoint
         try:
-            async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await self._loop.create_connection(lambda: self, self.endpoint.host, self.endpoint.port)
+            async with asyncio.timeout(CONNECT_ENCRYPTED_SECONDS_MAX if context else CONNECT_SECONDS_MAX):
+                await self._loop.create_connection(
+                    lambda: self, host, port, ssl=context, server_hostname=host if context else None
+                )
         except OSError as fault:
             # Also a timeout, which is an OSError.
             self._connecting = None
@@ -166,7 +191,56 @@ class _Link(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
+        self._retiring = False
+        security = self._peers.security
+        if security is not None:
+            self._begin_login(security)
         self._send()
+
+    # -- login
+
+    def _begin_login(self, security: "PeerSecurity") -> None:
+        try:
+            self._login = security.login(self._peers.client_id)
+        except AuthenticationFailed as fault:
+            self._refused(str(fault))
+            return
+        if self._login is not None and self._transport is not None:
+            self._transport.write(self._login.begin())
+
+    def _go_on_with_login(self, login: "Login", frame: memoryview) -> None:
+        try:
+            following = login.answered(frame)
+        except AuthenticationFailed as fault:
+            self._refused(str(fault))
+            return
+        if following is not None:
+            if self._transport is not None:
+                self._transport.write(following)
+            return
+        self._login = None
+        if login.session_ms:
+            seconds = login.session_ms * SESSION_USED / 1000
+            self._session_timer = self._loop.call_later(seconds, self._retire)
+        self._send()
+
+    def _refused(self, reason: str) -> None:
+        """The other side does not believe us, or we do not believe it."""
+        reason = f"no authentication at {self.endpoint.host}:{self.endpoint.port}: {reason}"
+        self._peers.report(reason)
+        self._backoff_ms = REFUSED_BACKOFF_MS
+        waiting = self._take(self._unsent)
+        self._disconnect(reason)
+        self._post_faults(waiting, reason)
+
+    def _retire(self) -> None:
+        self._session_timer = None
+        self._retiring = True
+        if not self._in_flight:
+            self._reconnect()
+
+    def _reconnect(self) -> None:
+        self._disconnect("its authentication is about to end")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
@@ -184,6 +258,10 @@ class _Link(asyncio.BufferedProtocol):
     def _disconnect(self, reason: str) -> None:
         """End the connection; what was sent gets the reason, what was not waits for the next one."""
         transport, self._transport = self._transport, None
+        self._login = None
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+            self._session_timer = None
         if transport is not None:
             transport.abort()
         self._buffer = memoryview(b"")
@@ -192,7 +270,8 @@ class _Link(asyncio.BufferedProtocol):
 
     def _failed(self, reason: str, faulted: list[_Waiting]) -> None:
         if not self._closed:
-            self._backoff_ms = min(max(2 * self._backoff_ms, BACKOFF_MS_MIN), BACKOFF_MS_MAX)
+            if self._backoff_ms < REFUSED_BACKOFF_MS:
+                self._backoff_ms = min(max(2 * self._backoff_ms, BACKOFF_MS_MIN), BACKOFF_MS_MAX)
             if self._retry is None:
                 self._retry = self._loop.call_later(self._backoff_ms / 1000, self._retry_due)
         self._post_faults(faulted, reason)
@@ -241,6 +320,8 @@ class _Link(asyncio.BufferedProtocol):
             self._disconnect("timed out")
         late = [waiting for waiting in self._unsent if waiting.deadline <= now]
         if late:
+            if self._login is not None:
+                self._disconnect("we were not authenticated in time")
             self._unsent = deque(waiting for waiting in self._unsent if waiting.deadline > now)
             self._post_faults(late, "timed out before it was sent")
         deadlines = [waiting.deadline for queue in (self._in_flight, self._unsent) for waiting in queue]
@@ -266,7 +347,10 @@ class _Link(asyncio.BufferedProtocol):
                 break
             frame = self._buffer[self._start + 4 : stop]
             self._start = stop
-            self._answer(frame)
+            if self._login is not None:
+                self._go_on_with_login(self._login, frame)
+            else:
+                self._answer(frame)
             if transport is None or self._transport is not transport:
                 return
         self._make_room(size_bytes)
@@ -287,6 +371,8 @@ class _Link(asyncio.BufferedProtocol):
         self._in_flight.popleft()
         self._backoff_ms = 0
         waiting.then(body)
+        if self._retiring and not self._in_flight and self._transport is not None:
+            self._reconnect()
 
     def _make_room(self, size_bytes: int) -> None:
         """Leave room behind what is not served yet for all of the frame that is under way."""
@@ -320,8 +406,12 @@ class _Link(asyncio.BufferedProtocol):
 class AsyncPeers:
     """Requests to the other brokers over TCP."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, node_id: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, node_id: int, security: "PeerSecurity | None" = None
+    ) -> None:
         self.loop = loop
+        self.security = security
+        self._reported = ""
         self.client_id = f"broker-{node_id}".encode()
         #: where a broker listens for others; set when there is metadata to know it from
         self.find_endpoint: FindEndpoint = lambda broker_id: None
@@ -351,6 +441,12 @@ class AsyncPeers:
                 link.close("the broker moved")
             link = self._links[(broker_id, channel)] = _Link(self, broker_id, channel, endpoint)
         link.request(_Waiting(api_key, version, body, then, self.loop.time() + timeout_ms / 1000))
+
+    def report(self, reason: str) -> None:
+        """Log why other brokers cannot be reached, once until the reason is another."""
+        if reason != self._reported:
+            self._reported = reason
+            log.warning("%s", reason)
 
     def forget(self, broker_id: int) -> None:
         """Close the links to a broker."""
