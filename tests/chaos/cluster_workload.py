@@ -43,8 +43,9 @@ NEVER_SENT = (KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL, KafkaError.MSG_SI
 TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 90.0
 COPY_RECORDS_MAX = 60
-CLOSE_SECONDS_MAX = 5.0
+CLOSE_SECONDS_MAX = 6.0
 INSIST_SECONDS_MAX = 15.0
+STUCK_SECONDS = 30.0
 COPY_TRANSACTION_MS = 20_000
 ABORT_CHANCE = 0.05
 PROBE_SECONDS = 0.02
@@ -323,10 +324,6 @@ class Copier(Actor):
                 self._work(pipe, f"{self.actor}.{self.renewals}")
             except (Unusable, Fenced, Refused) as reason:
                 self.reasons.append(f"{type(reason).__name__}: {reason}")
-            # What a pipe that is given up has not delivered has no outcome, and none may come later.
-            pipe.producer.purge(in_queue=True, in_flight=True)
-            with contextlib.suppress(KafkaException):  # a fenced producer says so again
-                pipe.producer.flush(5)
             self.retired.append(pipe)
             closing = threading.Thread(target=self._close, args=(pipe,), daemon=True)
             closing.start()
@@ -334,8 +331,12 @@ class Copier(Actor):
 
     @staticmethod
     def _close(pipe: RecordedPipe) -> None:
+        """Leave the group, and let no outcome of a record come later than now."""
         with contextlib.suppress(KafkaException, RuntimeError):
             pipe.close()
+        with contextlib.suppress(KafkaException):  # a fenced producer says so again
+            pipe.producer.purge(in_queue=True, in_flight=True)
+            pipe.producer.flush(CLOSE_SECONDS_MAX)
 
     def _work(self, pipe: RecordedPipe, life: str) -> None:
         for number in count():
@@ -344,7 +345,28 @@ class Copier(Actor):
                 if self.stopped.is_set():
                     return
                 taken = pipe.take(COPY_RECORDS_MAX)
-            self._transaction(pipe, f"{life}/{number}", taken)
+            self._watched(pipe, f"{life}/{number}", taken)
+
+    def _watched(self, pipe: RecordedPipe, tag: str, taken: list[Taken]) -> None:
+        """Carry out a transaction in a thread that can be left behind: librdkafka (2.16) does not always keep
+        the time limit of send_offsets_to_transaction when a coordinator is lost. The next pipe has the same
+        transactional id, so that whatever the one left behind still tries is fenced.
+        """
+        raised: list[Exception] = []
+
+        def carry_out() -> None:
+            try:
+                self._transaction(pipe, tag, taken)
+            except (Unusable, Fenced, Refused) as reason:
+                raised.append(reason)
+
+        worker = threading.Thread(target=carry_out, name=tag, daemon=True)
+        worker.start()
+        worker.join(STUCK_SECONDS)
+        if worker.is_alive():
+            raise Unusable(f"{tag} did not end within {STUCK_SECONDS:g} s")
+        if raised:
+            raise raised[0]
 
     def _transaction(self, pipe: RecordedPipe, tag: str, taken: list[Taken]) -> None:
         begun = time.monotonic()
