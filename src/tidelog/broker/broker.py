@@ -19,8 +19,10 @@ from tidelog.broker.features import TRANSACTION_VERSION, TRANSACTION_VERSION_FEA
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.image_events import tell as tell_of_image
 from tidelog.broker.log_moves import LogMoves
 from tidelog.broker.metadata import Metadata, Registration
+from tidelog.broker.metrics import Metrics
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
@@ -90,6 +92,7 @@ class Broker:
         self.node_id = settings.node_id
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
+        self.metrics = Metrics(clock, settings.node_id)
         self.timers = Timers(clock)
         self.peers: Peers = (
             NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
@@ -117,7 +120,7 @@ class Broker:
         self.image_version = -1
         #: the time at which the requests of this turn of the loop arrived
         self.turn_ms = clock.now_ms()
-        self.flusher = Flusher(self.background, self._flushed, self._flush_failed)
+        self.flusher = Flusher(self.background, self._flushed, self._flush_failed, self.metrics)
         self.housekeeping: Housekeeping
         self.replication = Replication(self)
         self.log_moves = LogMoves(self)
@@ -170,6 +173,7 @@ class Broker:
             self.peers,
             self.node_id,
         )
+        self.metadata.events = self.metrics.events
         image = self.metadata.load()
         self.log_directories = LogDirectories.open(
             self.disk, self.settings.log_dirs, cluster_id=image.cluster_id, node_id=self.node_id
@@ -345,6 +349,9 @@ class Broker:
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
         self.replication.image_changed(old, new)
+        decides = self.metadata.is_controller
+        sequence = self.metadata.sequence
+        tell_of_image(self.metrics.events, self.node_id, old, new, sequence=sequence, decides=decides)
         if self.progressed:
             self.wake_progressed()
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partition import Partition
+from tidelog.model.events import COMPACTION_FAILED, LOG_COMPACTED
 from tidelog.model.identifiers import TopicPartition
 from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.storage.cleaner import (
@@ -131,7 +132,7 @@ class Compaction:
             pass
         elif isinstance(result, OSError | CorruptRecord):
             log.error("compaction of %s failed, it is left alone until a restart: %s", partition, result)
-            self._uncleanable.add(partition)
+            self._leave_alone(partition, result)
         else:
             raise result
         self._go_on()
@@ -177,7 +178,14 @@ class Compaction:
 
     def _cannot_swap(self, partition: Partition, fault: OSError) -> None:
         log.error("the compacted segments of %s could not be swapped in: %s", partition, fault)
+        self._leave_alone(partition, fault)
+
+    def _leave_alone(self, partition: Partition, fault: Exception) -> None:
         self._uncleanable.add(partition)
+        metrics = self._broker.metrics
+        metrics.cleaner.failures += 1
+        fields = {"topic": partition.topic, "partition": partition.index}
+        metrics.events.emit(COMPACTION_FAILED, fields, cause=str(fault))
 
     def _note(self, partition: Partition, result: CleaningResult, files: Sequence[str]) -> None:
         self._remove_later(files, partition.config.file_delete_delay_ms)
@@ -185,14 +193,22 @@ class Compaction:
         checkpoint.set(TopicPartition(partition.topic, partition.index), result.first_dirty_offset)
         self._broker.background.run(checkpoint.write, _report)
         statistics = result.statistics
-        log.info(
-            "compacted %s: %d of %d records kept, %d bytes became %d",
-            partition,
-            statistics.records_kept,
-            statistics.records_read,
-            statistics.bytes_read,
-            statistics.bytes_written,
-        )
+        totals = self._broker.metrics.cleaner
+        totals.rounds += 1
+        totals.records_read += statistics.records_read
+        totals.records_kept += statistics.records_kept
+        totals.bytes_read += statistics.bytes_read
+        totals.bytes_written += statistics.bytes_written
+        fields = {
+            "topic": partition.topic,
+            "partition": partition.index,
+            "records_read": statistics.records_read,
+            "records_kept": statistics.records_kept,
+            "bytes_read": statistics.bytes_read,
+            "bytes_written": statistics.bytes_written,
+        }
+        place = f"{partition}@{result.first_dirty_offset}"
+        self._broker.metrics.events.emit(LOG_COMPACTED, fields, cause_id=place)
 
 
 def _urgency(plan: CleaningPlan) -> tuple[bool, float]:

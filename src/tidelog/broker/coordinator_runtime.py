@@ -336,7 +336,10 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
                 case Send():
                     self._send(shard, effect.message)
                 case Event():
-                    log.info("%s %s (%s)", effect.kind, dict(effect.fields), effect.cause)
+                    place = f"{shard.partition}@{shard.partition.log.log_end_offset}"
+                    self._broker.metrics.events.emit(
+                        effect.kind, effect.fields, cause=effect.cause, cause_id=place
+                    )
 
     def _answer(self, reply: Reply) -> None:
         self._answers.pop(reply.token)(reply.response)

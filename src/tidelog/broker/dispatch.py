@@ -27,6 +27,7 @@ from tidelog.protocol.primitives import MalformedRequest
 if TYPE_CHECKING:
     from tidelog.broker.authentication import Authentication
     from tidelog.broker.broker import Broker
+    from tidelog.broker.metrics import RequestMetrics
 
 log = logging.getLogger(__name__)
 
@@ -115,15 +116,20 @@ class Request:
 class PendingAnswer:
     """The place of a parked request in its connection's order of answers."""
 
-    __slots__ = ("chunks", "on_filled", "parked")
+    __slots__ = ("api_key", "began_ns", "chunks", "on_filled", "parked", "requests")
 
     def __init__(self, parked: Parked) -> None:
         self.parked = parked
+        #: who counts the answer, under which API, and when its request arrived
+        self.requests: RequestMetrics | None = None
+        self.api_key = self.began_ns = 0
         self.chunks: Any = None
         self.on_filled: Callable[[], None] | None = None
 
     def fill(self, chunks: Any) -> None:
         self.chunks = chunks
+        if self.requests is not None:
+            self.requests.answered(self.api_key, self.began_ns)
         if self.on_filled is not None:
             self.on_filled()
 
@@ -138,6 +144,7 @@ class Dispatcher:
         from tidelog.broker.handlers import fetch, produce
 
         self._broker = broker
+        self._requests = broker.metrics.requests
         self._produce = produce.handle
         self._produce_again = produce.handle_again
         self._produce_run = produce.handle_run
@@ -150,13 +157,19 @@ class Dispatcher:
         self, context: ConnectionContext, buffer: memoryview, start: int, stop: int
     ) -> bytes | None:
         """Serve a Produce request that looks like an earlier one; None if `handle` must do it."""
-        return self._produce_again(self._broker, context, buffer, start, stop)
+        answer = self._produce_again(self._broker, context, buffer, start, stop)
+        if answer is not None:
+            self._requests.short_count += 1
+        return answer
 
     def handle_run(
         self, context: ConnectionContext, buffer: memoryview, start: int, end: int
     ) -> tuple[list[bytes], int] | None:
         """Serve a run of such requests for one partition with one write; None if there is no run."""
-        return self._produce_run(self._broker, context, buffer, start, end)
+        run = self._produce_run(self._broker, context, buffer, start, end)
+        if run is not None:
+            self._requests.short_count += len(run[0])
+        return run
 
     def handle(self, context: ConnectionContext, frame: memoryview) -> Any:
         """Serve one frame (without its size prefix)."""
@@ -183,20 +196,27 @@ class Dispatcher:
             ):
                 context.remember_client_id(frame, client_id_length)
             if key == PRODUCE:
-                return self._settle(
+                answer = self._settle(
                     self._produce(self._broker, context, version, correlation_id, frame, position)
                 )
-            if key == FETCH:
-                return self._settle(
+            elif key == FETCH:
+                answer = self._settle(
                     self._fetch(self._broker, context, version, correlation_id, frame, position)
                 )
-            if key == API_VERSIONS:
-                return self._api_versions(context, version, correlation_id, frame, position)
-            if key == METADATA:
-                return self._metadata(context, api, version, correlation_id, frame, position)
-            return self._control(context, api, version, correlation_id, frame, position)
+            elif key == API_VERSIONS:
+                answer = self._api_versions(context, version, correlation_id, frame, position)
+            elif key == METADATA:
+                answer = self._metadata(context, api, version, correlation_id, frame, position)
+            else:
+                answer = self._control(context, api, version, correlation_id, frame, position)
         except MalformedRequest as fault:
             raise CloseConnection(f"malformed request: {fault}") from fault
+        requests = self._requests
+        if type(answer) is PendingAnswer:
+            answer.api_key, answer.began_ns, answer.requests = key, requests.began_ns, requests
+        else:
+            requests.answered(key, requests.began_ns)
+        return answer
 
     def _raw_token(self, gate: "Authentication", frame: memoryview) -> Any:
         """A SASL token without a request around it (after SaslHandshake version 0)."""
@@ -270,6 +290,7 @@ class Dispatcher:
         result = self._call(context, api, version, frame, position)
         if isinstance(result, Parked):
             return self._settle_control(result, api, version, correlation_id)
+        self._requests.look_for_errors(api.key, result)
         body = messages.encode_response(api, version, result)
         if len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX:
             self._metadata_cache[key] = body
@@ -287,6 +308,7 @@ class Dispatcher:
         result = self._call(context, api, version, frame, position)
         if isinstance(result, Parked):
             return self._settle_control(result, api, version, correlation_id)
+        self._requests.look_for_errors(api.key, result)
         return response_frame(api, version, correlation_id, messages.encode_response(api, version, result))
 
     def _call(
@@ -308,11 +330,11 @@ class Dispatcher:
         result.deliver_to(pending.fill)
         return pending if pending.chunks is None else pending.chunks
 
-    @staticmethod
-    def _settle_control(parked: Parked, api: Api, version: int, correlation_id: int) -> Any:
+    def _settle_control(self, parked: Parked, api: Api, version: int, correlation_id: int) -> Any:
         pending = PendingAnswer(parked)
 
         def deliver(fields: messages.Fields) -> None:
+            self._requests.look_for_errors(api.key, fields)
             body = messages.encode_response(api, version, fields)
             pending.fill(response_frame(api, version, correlation_id, body))
 

@@ -6,8 +6,10 @@ fsync for many acknowledgements.
 
 import logging
 from collections.abc import Callable
+from time import perf_counter_ns
 
 from tidelog.broker.background import Background
+from tidelog.broker.metrics import Metrics
 from tidelog.broker.partition import Partition
 from tidelog.storage.flush_plan import FlushPlan, SyncFailed
 
@@ -22,10 +24,12 @@ class Flusher:
         background: Background,
         on_flushed: Callable[[Partition], None],
         on_failed: Callable[[Partition, OSError], None],
+        metrics: Metrics,
     ) -> None:
         self._background = background
         self._on_flushed = on_flushed
         self._on_failed = on_failed
+        self._metrics = metrics
         self._running: set[Partition] = set()
         self._again: set[Partition] = set()
 
@@ -67,7 +71,13 @@ class Flusher:
 
     def _run(self, partition: Partition, plan: FlushPlan) -> None:
         self._running.add(partition)
-        self._background.run(plan.run, lambda result: self._finish(partition, plan, result))
+        began_ns = perf_counter_ns()
+
+        def finished(result: BaseException | None) -> None:
+            self._metrics.flushes.observe(perf_counter_ns() - began_ns)
+            self._finish(partition, plan, result)
+
+        self._background.run(plan.run, finished)
 
     def _finish(self, partition: Partition, plan: FlushPlan, result: BaseException | None) -> None:
         self._running.discard(partition)
@@ -75,6 +85,7 @@ class Flusher:
             partition.log.flushed(plan)
             self._on_flushed(partition)
         elif isinstance(result, OSError):
+            self._metrics.flush_failures += 1
             if isinstance(result, SyncFailed):
                 log.error("%s takes no more records until a restart: %s", partition, result)
                 partition.flush_fault = result

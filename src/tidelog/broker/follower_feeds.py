@@ -178,8 +178,11 @@ class FollowerFeed(Waiter):
         fetched = fetch_for_follower(
             partition, self.follower_id, wanted, remaining, at_least_one=at_least_one
         )
-        if throttled and fetched.records is not None:
-            self._broker.replication.feeds.throttle.spend(fetched.records.size_bytes)
+        if fetched.records is not None:
+            size_bytes = fetched.records.size_bytes
+            self._broker.metrics.traffic.replication_bytes_out += size_bytes
+            if throttled:
+                self._broker.replication.feeds.throttle.spend(size_bytes)
         return fetched
 
     def _is_throttled(self, partition: Partition) -> bool:

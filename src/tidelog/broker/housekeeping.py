@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tidelog.broker.compaction import Compaction
 from tidelog.broker.partition import Partition
+from tidelog.model.events import SEGMENT_ROLLED
 from tidelog.model.identifiers import TopicPartition
 from tidelog.storage.retention import DroppedSegments, remove_deleted_files
 
@@ -103,6 +104,7 @@ class Housekeeping:
                 names_left -= 1
             if seen_bytes.get(partition, 0) != partition.appended_bytes:
                 seen_bytes[partition] = partition.appended_bytes
+                self._look_for_rolls(partition)
                 self._unwritten_indexes[partition] = None
         for partition in list(islice(self._unwritten_indexes, INDEXES_PER_TICK)):
             del self._unwritten_indexes[partition]
@@ -110,6 +112,19 @@ class Housekeeping:
                 partition.log.write_indexes()
             except OSError as fault:
                 log.warning("the indexes of %s could not be written: %s", partition, fault)
+
+    def _look_for_rolls(self, partition: Partition) -> None:
+        """Tell of segments that were begun since the last look; an append itself does not stop for that."""
+        if self._broker.metrics.traffic.settle(partition):
+            log_ = partition.log
+            fields = {
+                "topic": partition.topic,
+                "partition": partition.index,
+                "base_offset": log_.active.base_offset,
+                "segments": len(log_.segments),
+            }
+            cause_id = f"{partition}@{log_.active.base_offset}"
+            self._broker.metrics.events.emit(SEGMENT_ROLLED, fields, cause_id=cause_id)
 
     # -- retention
 

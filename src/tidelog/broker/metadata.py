@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from tidelog.broker.background import Background
@@ -39,9 +39,13 @@ from tidelog.coordination.store import (
     Write,
 )
 from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.events import SESSION_LOST
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import CHANGES_KEY, CONTROLLER_KEY, LIVE_PREFIX, Endpoint, MetadataRecord
 from tidelog.model.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from tidelog.broker.events import Events
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +85,8 @@ class Metadata:
         node_id: int,
     ) -> None:
         self.image = ClusterImage()
+        #: where the loss of a session is told
+        self.events: Events | None = None
         #: the number of the last change that the image shows
         self.sequence = 0
         self.node_id = node_id
@@ -373,6 +379,11 @@ class Metadata:
         if self._stopped:
             return
         log.warning("the session with the coordination store is over; this broker registers again")
+        if self.events is not None:
+            incarnation = "" if self._me is None else self._me.incarnation
+            fields = {"controller": self.is_controller, "sequence": self.sequence}
+            cause = "the coordination store ended it or could not be reached in time"
+            self.events.emit(SESSION_LOST, fields, cause=cause, cause_id=f"session-{incarnation[:8]}")
         self._timers.cancel(_ENTER_TIMER)
         self._controllership.resign("the session with the coordination store is over")
         self._submitting.controller_is(None)

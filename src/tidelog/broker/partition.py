@@ -69,6 +69,8 @@ class Partition:
         "replicas",
         "rules",
         "segment_bytes",
+        "sent_bytes",
+        "sent_messages",
         "topic",
         "topic_id",
         "unflushed_messages",
@@ -108,6 +110,9 @@ class Partition:
         self.progressing = False
         #: bytes appended since the broker started; waiters measure how much arrived by it
         self.appended_bytes = 0
+        #: what consumers were sent since then
+        self.sent_bytes = 0
+        self.sent_messages = 0
         self.unflushed_messages = 0
         self.unflushed_since_ms = INT64_MAX
         #: why the disk could not be trusted any more, if a sync failed

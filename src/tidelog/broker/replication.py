@@ -176,6 +176,7 @@ class Replication:
             decompressed_bytes_max=broker.settings.get_int("tidelog.decompressed.bytes.max"),
         )
         broker.followed[topic.name, index] = partition
+        broker.metrics.traffic.opened(partition)
         return partition
 
     def _open_log(self, place: TopicPartition, topic: TopicImage, config: LogConfig) -> PartitionLog:
@@ -218,6 +219,7 @@ class Replication:
                 eligible=self._eligible,
             )
         if not was_leading:
+            broker.metrics.traffic.settle(partition)
             self._stop_fetching(partition)
             del broker.followed[partition.topic, partition.index]
         partition.lead(broker.node_id, state.leader_epoch, replicas, now_ms)
@@ -241,6 +243,7 @@ class Replication:
             return
         was_leading = partition.leads
         if was_leading:
+            broker.metrics.traffic.settle(partition)
             del broker.partitions[partition.topic, partition.index]
             broker.followed[partition.topic, partition.index] = partition
         else:
@@ -295,6 +298,7 @@ class Replication:
             partition = self._broker.replica(topic.name, index)
             if partition is not None:
                 self._remove(partition)
+        self._broker.metrics.traffic.forget_topic(topic.name)
         self._broker.groups.topic_deleted(topic.name)
 
     def _remove(self, partition: Partition) -> None:
@@ -307,6 +311,7 @@ class Replication:
             self._stop_fetching(partition)
         broker.partitions.pop(key, None)
         broker.followed.pop(key, None)
+        broker.metrics.traffic.removed(partition)
         partition.follow(NO_LEADER, partition.leader_epoch)
         self._settle_waiters(partition)
         self._noted_high_watermarks.pop(TopicPartition(*key), None)

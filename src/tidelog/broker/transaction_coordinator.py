@@ -135,6 +135,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
 
     def _send(self, shard: Shard[TransactionMachine], message: object) -> None:
         assert isinstance(message, MarkersToWrite)
+        self._broker.metrics.transactions_decided[message.committed] += 1
         marker = Marker(
             message.producer_id,
             message.producer_epoch,

@@ -11,6 +11,7 @@ waits behind a parked one.
 import asyncio
 import logging
 from collections import deque
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
@@ -162,6 +163,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         edge = self.edge
         edge.broker.turn_ms = edge.clock.now_ms()
+        edge.requests.began_ns = perf_counter_ns()
         self._end += nbytes
         view = self._private
         if view is None:
@@ -184,6 +186,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send the answers of the requests just served, and wake those who waited for what they wrote."""
         if self._output is not None:
             self._output.flush()
+        if self.edge.requests.short_count:
+            self.edge.requests.end_turn()
         if self.edge.broker.progressed:
             self.edge.broker.wake_progressed()
 

@@ -40,6 +40,10 @@ class Edge:
         self.broker = broker
         self.clock = clock
         self.dispatcher = Dispatcher(broker)
+        self.requests = broker.metrics.requests
+        #: connections taken in, and those refused or closed for a reason, since the start
+        self.accepted_count = 0
+        self.reported_count = 0
         self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.frame_bytes_max = settings.get_int("socket.request.max.bytes")
         self.in_flight_max = settings.get_int("tidelog.connection.requests.max")
@@ -76,6 +80,7 @@ class Edge:
             self.report(context, refusal)
             return False
         self.connections.add(connection)
+        self.accepted_count += 1
         return True
 
     def forget(self, connection: "Connection") -> None:
@@ -86,6 +91,7 @@ class Edge:
 
     def report(self, context: ConnectionContext, reason: str) -> None:
         """Log why a connection was refused or closed, once per reason and address."""
+        self.reported_count += 1
         key = (context.host, re.sub(r"\d+", "#", reason)[:60])
         if key in self._reported:
             return

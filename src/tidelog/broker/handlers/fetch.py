@@ -24,6 +24,7 @@ from tidelog.broker.parking import Waiter, Watched
 from tidelog.broker.partition import Partition
 from tidelog.broker.read_replicas import preferred_read_replica
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.apis import FETCH
 from tidelog.protocol.fetch import (
     FIRST_TOPIC_ID,
     READ_COMMITTED,
@@ -50,11 +51,13 @@ Fetched: TypeAlias = PartitionFetched
 class Collected:
     """The partitions of one answer, and whether it should wait for more."""
 
-    __slots__ = ("failed", "found", "rows", "size_bytes")
+    __slots__ = ("failed", "found", "rows", "sent", "size_bytes")
 
     def __init__(self) -> None:
         self.rows: list[tuple[PartitionKey, Fetched]] = []
         self.size_bytes = 0
+        #: the replicas that records are read from, how many bytes, and over how many offsets
+        self.sent: list[tuple[Partition, int, int]] = []
         #: whether a partition has an error the client should learn of at once
         self.failed = False
         #: whether there is any partition to wait for
@@ -128,8 +131,11 @@ class FetchPlan:
             if fetched.error or fetched.diverging_epoch is not None:
                 collected.failed = True
             if fetched.records is not None:
-                collected.size_bytes += fetched.records.size_bytes
-                remaining -= fetched.records.size_bytes
+                size_bytes = fetched.records.size_bytes
+                collected.size_bytes += size_bytes
+                remaining -= size_bytes
+                messages = fetched.records.next_offset - wanted.fetch_offset
+                collected.sent.append((partition, size_bytes, messages))
             collected.rows.append((key, fetched))
         return collected
 
@@ -152,9 +158,14 @@ class FetchPlan:
             if not self.opened:
                 rows = newsworthy
             session.served([key for key, fetched in rows if fetched.records is not None])
+        for partition, size_bytes, messages in collected.sent:
+            partition.sent_bytes += size_bytes
+            partition.sent_messages += messages
         topics: dict[str | UUID, list[Fetched]] = {}
         for (topic, _), fetched in rows:
             topics.setdefault(topic, []).append(fetched)
+            if fetched.error:
+                self.broker.metrics.requests.error(FETCH, fetched.error)
         return encode_response(
             list(topics.items()),
             self.version,

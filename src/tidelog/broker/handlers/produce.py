@@ -192,6 +192,7 @@ def _append_all(
         ]
     else:
         answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    _count_errors(broker, answers)
     if acks == ACKS_NONE:
         for partition in targets.flushes:
             broker.flusher.request(partition)
@@ -227,6 +228,7 @@ def handle_again(
     if isinstance(outcome, Refused):
         # Not the long way: the batch may have been patched already, and would be refused for that.
         refusal = _refusal(partition.index, outcome, partition.log.log_start_offset)
+        broker.metrics.requests.error(PRODUCE, outcome.code)
         return encode_response([(shape.topic, [refusal])], version, correlation_id)
     base_offset, log_append_time_ms, _ = outcome
     if (partition.waiters or partition.commits) and not partition.progressing:
@@ -275,6 +277,7 @@ def handle_run(
         return None
     if isinstance(outcome, Refused):
         refusal = [(shape.topic, [_refusal(partition.index, outcome, partition.log.log_start_offset)])]
+        broker.metrics.requests.error(PRODUCE, outcome.code)
         return [encode_response(refusal, shape.version, each) for each in correlation_ids], start
     if (partition.waiters or partition.commits) and not partition.progressing:
         broker.note_progress(partition)
@@ -373,6 +376,13 @@ def _refuse_all(request: ProduceRequest, code: ErrorCode) -> list[ProducedTopic]
     ]
 
 
+def _count_errors(broker: "Broker", answers: list[ProducedTopic]) -> None:
+    for _, partitions in answers:
+        for produced in partitions:
+            if produced.error:
+                broker.metrics.requests.error(PRODUCE, produced.error)
+
+
 def _close_on_error(answers: list[ProducedTopic]) -> None:
     for topic, partitions in answers:
         for produced in partitions:
@@ -395,6 +405,7 @@ def _park(
     def answer_of(late: Late) -> bytes:
         late_keys: dict[tuple[str | UUID, int], ErrorCode] = {}
         for partition, late_code in late.items():
+            broker.metrics.requests.error(PRODUCE, late_code)
             late_keys[partition.topic, partition.index] = late_code
             late_keys[partition.topic_id, partition.index] = late_code
         if late_keys:
