@@ -161,7 +161,7 @@ class Authentication:
                     "error_code": reply.code,
                     "error_message": reply.message,
                     "auth_bytes": reply.data,
-                    "session_lifetime_ms": reply.session_ms,
+                    "session_lifetime": reply.session_ms,
                 }
             ),
         )

@@ -4,6 +4,7 @@
 one SASL exchange as frames: the first from `begin`, each next one from the answer to the last.
 """
 
+import datetime
 import ssl
 from pathlib import Path
 from typing import cast
@@ -135,7 +136,7 @@ class Login:
             raise AuthenticationFailed(f"{self._mechanism}: {reason}")
         if self._asked == SASL_HANDSHAKE:
             return self._authenticate(next(self._exchange))
-        self.session_ms = int(getattr(answer, "session_lifetime_ms", 0))
+        self.session_ms = answer.session_lifetime // datetime.timedelta(milliseconds=1)
         try:
             return self._authenticate(self._exchange.send(bytes(answer.auth_bytes)))
         except StopIteration:
