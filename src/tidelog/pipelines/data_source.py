@@ -1,12 +1,20 @@
-"""The data source `tidelog` as Spark sees it: its name, its schema, and who reads.
+"""The data source `tidelog` as Spark sees it: its name, its schema, who reads and who writes.
 
 `pyspark_tidelog` offers it as `DefaultSource`, so Spark finds it without any call. Options are checked here,
 in the driver, before anything runs.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from tidelog.pipelines.sink import batch_writer, stream_writer
+from tidelog.pipelines.sink_options import SinkOptions
 from tidelog.pipelines.source import TidelogReader, TidelogStreamReader, source_schema
 from tidelog.pipelines.source_options import SourceOptions
 
@@ -31,3 +39,11 @@ class TidelogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """The reader of `spark.readStream`."""
         return TidelogStreamReader(SourceOptions.read(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of `df.write`."""
+        return batch_writer(SinkOptions.read(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """The writer of `df.writeStream`."""
+        return stream_writer(SinkOptions.read(self.options), schema)
