@@ -49,6 +49,7 @@ from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.partition_metadata import read_topic_id
 
 if TYPE_CHECKING:
+    from tidelog.broker.authorization import Authorization
     from tidelog.broker.group_coordinator import GroupCoordinator
     from tidelog.broker.transaction_coordinator import TransactionCoordinator
 
@@ -89,6 +90,8 @@ class Broker:
         #: checks passwords and tokens; has threads of its own, so that trying many keeps nobody else waiting
         self.authentication_background: Background = authentication_background or self.background
         self.users = BrokerUsers(self)
+        #: who may do what; None where everybody may do everything
+        self.authorization: Authorization | None = None
         self.node_id = settings.node_id
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
@@ -180,6 +183,10 @@ class Broker:
         )
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
         self._adopt_settings(image)
+        if self.settings.get("authorizer.class.name"):
+            from tidelog.broker.authorization import Authorization
+
+            self.authorization = Authorization(self, image)
         self._set_strays_aside(image)
         self.housekeeping = Housekeeping(self)
         self.replication.open_all(image)
@@ -348,6 +355,8 @@ class Broker:
         self.image_version = new.version
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
+        if self.authorization is not None and old.acls is not new.acls:
+            self.authorization.adopt(new)
         self.replication.image_changed(old, new)
         decides = self.metadata.is_controller
         sequence = self.metadata.sequence

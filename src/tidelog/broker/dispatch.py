@@ -150,7 +150,7 @@ class Dispatcher:
         self._produce_run = produce.handle_run
         self._fetch = fetch.handle
         self._handlers: dict[int, Handler] = {}
-        self._metadata_cache: dict[tuple[int, str, bytes], bytes] = {}
+        self._metadata_cache: dict[tuple[int, str, tuple[str, str] | None, bytes], bytes] = {}
         self._metadata_version = -1
 
     def handle_again(
@@ -248,6 +248,9 @@ class Dispatcher:
 
         try:
             position = body_position(frame, client_id_length, flexible=False)
+            authorization = self._broker.authorization
+            if authorization is not None and not authorization.allows_cluster_action(context):
+                raise CloseConnection(f"{context.principal} is no broker of this cluster")
             parked = controller_command.handle(self._broker, context.listener_name, frame[position:])
         except MalformedRequest as fault:
             raise CloseConnection(f"malformed request: {fault}") from fault
@@ -276,14 +279,15 @@ class Dispatcher:
         frame: memoryview,
         position: int,
     ) -> Any:
-        """Metadata answers depend on the request's bytes and the image alone, so they are kept encoded."""
+        """Metadata answers depend on the request's bytes, the image and who asks; they are kept encoded."""
         image_version = self._broker.image.version
         if image_version != self._metadata_version:
             self._metadata_cache.clear()
             self._metadata_version = image_version
         if len(frame) - position > METADATA_CACHE_REQUEST_BYTES_MAX:
             return self._control(context, api, version, correlation_id, frame, position)
-        key = (version, context.listener_name, bytes(frame[position:]))
+        asker = None if self._broker.authorization is None else (context.principal, context.host)
+        key = (version, context.listener_name, asker, bytes(frame[position:]))
         body = self._metadata_cache.get(key)
         if body is not None:
             return response_frame(api, version, correlation_id, body)
@@ -319,7 +323,11 @@ class Dispatcher:
             module = importlib.import_module(f"tidelog.broker.handlers.{api.module}")
             handler = self._handlers[api.key] = module.handle
         body = messages.decode_request(api, version, frame, position)
-        return handler(self._broker, Request(context, api, version, body))
+        request = Request(context, api, version, body)
+        authorization = self._broker.authorization
+        if authorization is not None:
+            return authorization.serve(handler, request)
+        return handler(self._broker, request)
 
     @staticmethod
     def _settle(result: Any) -> Any:

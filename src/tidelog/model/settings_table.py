@@ -8,6 +8,7 @@ Deliberate difference: `segment.bytes` may be as small as in Kafka before 4.0 (1
 small segments can be tried out and tested without a hidden setting.
 """
 
+from tidelog.model.access_settings import ACCESS_SETTINGS
 from tidelog.model.coordination_settings import COORDINATION_SETTINGS
 from tidelog.model.replication_settings import REPLICATION_SETTINGS
 from tidelog.model.security_settings import SECURITY_PROTOCOLS, SECURITY_SETTINGS
@@ -525,8 +526,8 @@ _OWN = (
 BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for group in (
-        *(_NODE, _NETWORK, SECURITY_SETTINGS, _DATA, COORDINATION_SETTINGS, REPLICATION_SETTINGS),
-        *(_LOG, _CLEANER, _GROUPS, _TRANSACTIONS, _OWN),
+        *(_NODE, _NETWORK, SECURITY_SETTINGS, ACCESS_SETTINGS, _DATA, COORDINATION_SETTINGS),
+        *(REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, _OWN),
     )
     for setting in group
 }

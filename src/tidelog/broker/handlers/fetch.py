@@ -23,6 +23,7 @@ from tidelog.broker.follower_feeds import fetch_for_follower, note_fetch
 from tidelog.broker.parking import Waiter, Watched
 from tidelog.broker.partition import Partition
 from tidelog.broker.read_replicas import preferred_read_replica
+from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.apis import FETCH
 from tidelog.protocol.fetch import (
@@ -67,11 +68,12 @@ class Collected:
 class FetchPlan:
     """One Fetch request, ready to be tried now or again when data arrives."""
 
-    __slots__ = ("broker", "correlation_id", "opened", "request", "session", "version")
+    __slots__ = ("broker", "context", "correlation_id", "opened", "request", "session", "version")
 
     def __init__(
         self,
         broker: "Broker",
+        context: ConnectionContext,
         request: FetchRequest,
         session: FetchSession | None,
         opened: bool,
@@ -79,6 +81,7 @@ class FetchPlan:
         correlation_id: int,
     ) -> None:
         self.broker = broker
+        self.context = context
         self.request = request
         self.session = session
         self.opened = opened
@@ -93,10 +96,21 @@ class FetchPlan:
 
     def find(self, key: PartitionKey) -> tuple[Partition | None, ErrorCode]:
         """The replica to read from, or the error that says why there is none."""
+        if self.broker.authorization is not None and not self._may_read(key):
+            return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         partition, error = self.broker.find_partition(key[0], key[1])
         if partition is None:
             partition = self._find_follower(key, error)
         return partition, error
+
+    def _may_read(self, key: PartitionKey) -> bool:
+        """Whether the consumer may read the topic; an id that nobody has is for others to refuse."""
+        broker, topic = self.broker, key[0]
+        name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic)
+        authorization = broker.authorization
+        if authorization is None or name is None:
+            return True
+        return authorization.allows(self.context, AclOperation.READ, ResourceType.TOPIC, name)
 
     def _find_follower(self, key: PartitionKey, error: ErrorCode) -> Partition | None:
         """The replica that follows here, if the consumer may read from it (KIP-392)."""
@@ -113,7 +127,12 @@ class FetchPlan:
         read_committed = request.isolation == READ_COMMITTED
         rack = request.rack_id if self.broker.rack_aware_reads else ""
         find_partition = self.broker.find_partition
+        guarded = self.broker.authorization is not None
         for key, wanted in self.wanted():
+            if guarded and not self._may_read(key):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                collected.rows.append((key, Fetched(wanted.partition, code)))
+                continue
             partition, error = find_partition(key[0], key[1])
             if partition is None:
                 partition = self._find_follower(key, error)
@@ -233,6 +252,9 @@ def handle(
     request = decode_request(frame, position, version)
     now_ms = broker.clock.now_ms()
     if request.replica_id >= 0:
+        authorization = broker.authorization
+        if authorization is not None and not authorization.allows_cluster_action(context):
+            return _refuse_follower(request, version, correlation_id)
         return _handle_follower(broker, request, version, correlation_id, now_ms)
     session: FetchSession | None = None
     opened = False
@@ -240,7 +262,7 @@ def handle(
         session, opened, error = broker.fetch_sessions.resolve(request, now_ms, version >= FIRST_TOPIC_ID)
         if error:
             return encode_response([], version, correlation_id, error=error)
-    plan = FetchPlan(broker, request, session, opened, version, correlation_id)
+    plan = FetchPlan(broker, context, request, session, opened, version, correlation_id)
     collected = plan.collect()
     if (
         collected.size_bytes >= request.min_bytes
@@ -260,6 +282,15 @@ def handle(
     waiter = FetchWaiter(plan, request.min_bytes - collected.size_bytes, offsets, available)
     broker.parking.park(waiter, offsets, now_ms + request.max_wait_ms)
     return waiter
+
+
+def _refuse_follower(request: FetchRequest, version: int, correlation_id: int) -> Chunks:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topics = [
+        (topic, [Fetched(wanted.partition, code) for wanted in wanted_list])
+        for topic, wanted_list in request.topics
+    ]
+    return encode_response(topics, version, correlation_id)
 
 
 def _handle_follower(

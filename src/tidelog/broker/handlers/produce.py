@@ -26,6 +26,7 @@ from tidelog.broker.parking import Parked, Waiter, Watched
 from tidelog.broker.partition import Appended, Partition
 from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
 from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
+from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tidelog.protocol.apis import PRODUCE
@@ -135,7 +136,7 @@ def _handle_transactional(
     request: ProduceRequest,
 ) -> bytes | Parked | None:
     """Append what the coordinator of the transactional id permits; its word may come later."""
-    if request.transactional_id is None or request.acks not in ACKS_VALID:
+    if request.acks not in ACKS_VALID or not _may_transact(broker, context, request.transactional_id):
         valid = request.acks in ACKS_VALID
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if valid else ErrorCode.INVALID_REQUIRED_ACKS
         if request.acks == ACKS_NONE:
@@ -150,7 +151,7 @@ def _handle_transactional(
         else:
             at_once.append(refused)
 
-    permit(broker, request, version, permitted)
+    permit(broker, _authorized(broker, context, request), version, permitted)
     if at_once:
         return _append_all(broker, context, version, correlation_id, frame, request, at_once[0])
     if request.acks == ACKS_NONE:
@@ -168,6 +169,33 @@ def _handle_transactional(
 
     later.append(go_on)
     return parked
+
+
+def _may_transact(broker: "Broker", context: ConnectionContext, transactional_id: str | None) -> bool:
+    if transactional_id is None:
+        return False
+    authorization = broker.authorization
+    return authorization is None or authorization.allows(
+        context, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _authorized(broker: "Broker", context: ConnectionContext, request: ProduceRequest) -> ProduceRequest:
+    """The request without the topics that its sender may not write to; they are refused when it is served."""
+    if broker.authorization is None:
+        return request
+    topics = [item for item in request.topics if _may_write(broker, context, item[0])]
+    return request._replace(topics=topics)
+
+
+def _may_write(broker: "Broker", context: ConnectionContext, topic: str | UUID) -> bool:
+    name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic)
+    authorization = broker.authorization
+    return (
+        authorization is None
+        or name is None
+        or authorization.allows(context, AclOperation.WRITE, ResourceType.TOPIC, name)
+    )
 
 
 def _append_all(
@@ -319,6 +347,8 @@ def _append_topic(
     name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic)
     produced: list[PartitionProduced] = []
     waits = request.acks == ACKS_ALL
+    if broker.authorization is not None and not _may_write(broker, context, topic):
+        return [PartitionProduced(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for index, _ in partitions]
     if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return [PartitionProduced(index, ErrorCode.INVALID_TOPIC_EXCEPTION) for index, _ in partitions]
     for index, records in partitions:

@@ -1,0 +1,141 @@
+"""The authorizer of a broker: who may do what, from the newest ACLs (`authorizer.class.name`).
+
+There is none unless the settings ask for it, and then nothing here costs anything: whoever checks looks at
+`broker.authorization`, which is None. With one, decisions are remembered until an ACL changes, so that the
+checks of Produce and Fetch are one look-up each.
+
+Brokers need CLUSTER_ACTION of each other. The principal they authenticate as (SASL of the inter-broker
+listener) is a super user by itself; where brokers are anonymous, or known by their certificates, it has to
+be in `super.users`, as in Kafka. A broker that no ACL and no setting lets in says so in the log.
+
+Denials are logged once for each decision, by the logger `tidelog.authorizer`.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.acls import (
+    ANONYMOUS,
+    CLUSTER_NAME,
+    SUPPORTED_OPERATIONS,
+    AclOperation,
+    ResourceType,
+)
+from tidelog.security.acl import AclIndex, parse_super_users
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import ConnectionContext, Request
+    from tidelog.model.image import ClusterImage
+    from tidelog.model.settings import BrokerSettings
+
+audit_log = logging.getLogger("tidelog.authorizer")
+log = logging.getLogger(__name__)
+
+#: decisions remembered; when there are more, all are forgotten
+DECISIONS_MAX = 65_536
+
+Handler = Callable[["Broker", "Request"], Any]
+
+
+def inter_broker_principal(settings: "BrokerSettings") -> str | None:
+    """Who this broker is to the others, as far as the settings tell; None where a certificate does."""
+    listener = settings.inter_broker_listener_name
+    protocol = settings.security_protocols.get(listener, "PLAINTEXT")
+    if not protocol.startswith("SASL_"):
+        return ANONYMOUS if protocol == "PLAINTEXT" else None
+    from tidelog.security.jaas import parse_options
+
+    mechanism = str(settings.get("sasl.mechanism.inter.broker.protocol"))
+    line = settings.for_listener(listener, "sasl.jaas.config", mechanism)
+    name = parse_options(str(line or "")).get("username")
+    return None if name is None else f"User:{name}"
+
+
+class Authorization:
+    """Decides what the peers of one broker may do."""
+
+    __slots__ = ("_allow_if_no_acl", "_broker", "_decisions", "_index", "_super_users")
+
+    def __init__(self, broker: "Broker", image: "ClusterImage") -> None:
+        settings = broker.static_settings
+        self._broker = broker
+        super_users = settings.get("super.users")
+        self._super_users = parse_super_users(None if super_users is None else str(super_users))
+        self._allow_if_no_acl = settings.get_bool("allow.everyone.if.no.acl.found")
+        own = inter_broker_principal(settings)
+        if own is not None and own != ANONYMOUS:
+            self._super_users |= {own}
+        self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str], bool] = {}
+        self.adopt(image)
+        if own == ANONYMOUS and not self._index.allows(
+            own, "", AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+        ):
+            log.warning(
+                "brokers reach each other as %s, who may not do CLUSTER_ACTION: a cluster needs SASL or TLS "
+                "on its inter-broker listener, an ACL, or %s in super.users",
+                own,
+                own,
+            )
+
+    def adopt(self, image: "ClusterImage") -> None:
+        """Decide from these ACLs from now on."""
+        self._index = AclIndex(image.acls, self._super_users, self._allow_if_no_acl)
+        self._decisions = {}
+
+    def allows(
+        self, context: "ConnectionContext", operation: AclOperation, kind: ResourceType, name: str
+    ) -> bool:
+        """Whether the peer of a connection may do this to a resource."""
+        key = (context.principal, context.host, operation, kind, name)
+        decided = self._decisions.get(key)
+        return self._decide(key) if decided is None else decided
+
+    def _decide(self, key: tuple[str, str, AclOperation, ResourceType, str]) -> bool:
+        if len(self._decisions) >= DECISIONS_MAX:
+            self._decisions.clear()
+        allowed = self._decisions[key] = self._index.allows(*key)
+        principal, host, operation, kind, name = key
+        audit_log.log(
+            logging.DEBUG if allowed else logging.INFO,
+            "%s is %s %s on %s %r from %s",
+            principal,
+            "allowed" if allowed else "denied",
+            operation.name,
+            kind.name,
+            name,
+            host,
+        )
+        return allowed
+
+    def allows_cluster_action(self, context: "ConnectionContext") -> bool:
+        """Whether the peer of a connection is a broker of the cluster, or may act as one."""
+        return self.allows(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def allows_any(self, context: "ConnectionContext", operation: AclOperation, kind: ResourceType) -> bool:
+        """Whether the peer may do this to at least one resource of a type."""
+        return self._index.allows_any(context.principal, context.host, operation, kind)
+
+    def operations(self, context: "ConnectionContext", kind: ResourceType, name: str) -> int:
+        """What the peer may do to a resource, one bit for each operation."""
+        principal, host = context.principal, context.host
+        return sum(
+            1 << operation
+            for operation in SUPPORTED_OPERATIONS[kind]
+            if self._index.allows(principal, host, operation, kind, name)
+        )
+
+    def serve(self, handler: Handler, request: "Request") -> Any:
+        """Have a request served as far as its sender may."""
+        from tidelog.broker.guards.guard import Access
+        from tidelog.broker.guards.table import GUARDS
+
+        broker = self._broker
+        guard = GUARDS.get(request.api.name)
+        if guard is None:
+            return handler(broker, request)
+        return guard(Access(self, request, broker), request, lambda asked: handler(broker, asked))
+
+    def __repr__(self) -> str:
+        return f"<Authorization super_users={len(self._super_users)} decisions={len(self._decisions)}>"
