@@ -188,6 +188,8 @@ def connection_options(*, config_alias: bool = True) -> Callable[[Command], Comm
                     "--config-file",
                     "client_config_file",
                     type=click.Path(path_type=Path, dir_okay=False),
+                    envvar="TIDELOG_CLIENT_CONFIG",
+                    show_envvar=True,
                     metavar="FILE",
                     help="A file of such properties.",
                 ),

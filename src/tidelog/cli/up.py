@@ -20,6 +20,7 @@ from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
 
 if TYPE_CHECKING:
+    from tidelog.cli.secure_setup import SecureSetup
     from tidelog.model.settings import BrokerSettings
     from tidelog.server.process import ReadyInfo
 
@@ -48,15 +49,16 @@ def layered_settings(
     host: str | None,
     port: int | None,
     advertise: str | None,
+    protocol: str = "PLAINTEXT",
 ) -> dict[str, str]:
     """Put the layers on top of each other; host and port replace listeners only where they were given."""
     settings = {**file_settings, **environment_settings(environment)}
     if host is not None or port is not None or "listeners" not in settings:
         listen_host = DEFAULT_HOST if host is None else host
         listen_port = DEFAULT_PORT if port is None else port
-        settings["listeners"] = f"PLAINTEXT://{_bracketed(listen_host)}:{listen_port}"
+        settings["listeners"] = f"{protocol}://{_bracketed(listen_host)}:{listen_port}"
     if advertise is not None:
-        settings["advertised.listeners"] = f"PLAINTEXT://{advertise}"
+        settings["advertised.listeners"] = f"{protocol}://{advertise}"
     return {**settings, **flags}
 
 
@@ -77,7 +79,9 @@ def resolve_settings(overrides: Mapping[str, str]) -> "BrokerSettings":
         ) from refused
 
 
-def print_ready(info: "ReadyInfo", settings: "BrokerSettings", started: float) -> None:
+def print_ready(
+    info: "ReadyInfo", settings: "BrokerSettings", started: float, secure: "SecureSetup | None" = None
+) -> None:
     """Tell the person that the broker is ready, where it is, and what to do next."""
     folders = ", ".join(str(Path(folder).resolve()) for folder in settings.log_dirs)
     elapsed_ms = (time.perf_counter() - started) * 1000
@@ -86,10 +90,13 @@ def print_ready(info: "ReadyInfo", settings: "BrokerSettings", started: float) -
     )
     click.echo(f"Tidelog broker {settings.node_id} is ready at {info.bootstrap} ({elapsed_ms:.0f} ms)")
     click.echo(f"  data       {folders}")
-    click.echo("  next, in another terminal:")
-    click.echo(f"    tidelog topic create orders{bootstrap}")
-    click.echo(f"    echo hello | tidelog produce orders{bootstrap}")
-    click.echo(f"    tidelog consume orders --exit-at-end{bootstrap}")
+    if secure is not None:
+        click.echo("\n".join(secure.instructions()))
+    else:
+        click.echo("  next, in another terminal:")
+        click.echo(f"    tidelog topic create orders{bootstrap}")
+        click.echo(f"    echo hello | tidelog produce orders{bootstrap}")
+        click.echo(f"    tidelog consume orders --exit-at-end{bootstrap}")
     click.echo("  Ctrl-C stops the broker cleanly.")
     sys.stdout.flush()
 
@@ -135,6 +142,11 @@ def print_ready(info: "ReadyInfo", settings: "BrokerSettings", started: float) -
     "--racks", metavar="A,B,…", help="With --brokers: the rack of each broker (broker.rack), in turn."
 )
 @click.option(
+    "--secure",
+    is_flag=True,
+    help="TLS, passwords and ACLs from the first start on: makes certificates, an admin and client files.",
+)
+@click.option(
     "--config-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -164,6 +176,7 @@ def up(
     node_id: int | None,
     brokers: int,
     racks: str | None,
+    secure: bool,
     config_file: Path | None,
     assignments: tuple[str, ...],
     log_format: str,
@@ -179,6 +192,10 @@ def up(
     Settings come from the defaults, then --config-file, then variables such as
     TIDELOG_SET_NUM_PARTITIONS=3 (num.partitions), then the flags; the later one wins.
 
+    With --secure, certificates of a local authority, the user admin and files for clients are made in
+    the folder 'security' of the data, once. Nobody comes in without a password, or does what no ACL
+    allows.
+
     \b
     Examples:
       tidelog up
@@ -186,10 +203,12 @@ def up(
       tidelog up --host 0.0.0.0 --advertise broker.example.com:9092
       TIDELOG_SET_LOG_RETENTION_HOURS=24 tidelog up --config-file server.properties
       tidelog up --brokers 3 --racks a,b,c
+      tidelog up --secure
     """
     started = time.perf_counter()
     from_file = read_properties(config_file) if config_file is not None else {}
     flags = parse_assignments(assignments, "'--set'")
+    security = _prepare_security(data, host, advertise) if secure else None
     if brokers > 1:
         from tidelog.cli.up_cluster import ClusterPlan, run_cluster
 
@@ -201,6 +220,7 @@ def up(
             advertise=advertise,
             first_id=1 if node_id is None else node_id,
             racks=() if racks is None else tuple(rack.strip() for rack in racks.split(",")),
+            security=security,
         )
         shared = {**from_file, **environment_settings(os.environ), **flags}
         code = run_cluster(plan, shared, log_format=log_format, log_level=log_level, as_json=as_json)
@@ -210,15 +230,46 @@ def up(
     own = {} if data is None else {"log.dirs": str(data)}
     own |= {} if node_id is None else {"node.id": str(node_id)}
     overrides = layered_settings(
-        from_file, os.environ, {**own, **flags}, host=host, port=port, advertise=advertise
+        from_file,
+        os.environ,
+        {**own, **flags},
+        host=host,
+        port=port,
+        advertise=advertise,
+        protocol="PLAINTEXT" if security is None else "SASL_SSL",
     )
+    if security is not None:
+        overrides = {"log.dirs": DEFAULT_DATA, **security.broker_settings(), **overrides}
     raise click.exceptions.Exit(
-        serve_broker(overrides, started, log_format=log_format, log_level=log_level, as_json=as_json)
+        serve_broker(
+            overrides,
+            started,
+            log_format=log_format,
+            log_level=log_level,
+            as_json=as_json,
+            security=security,
+        )
     )
+
+
+def _prepare_security(data: Path | None, host: str | None, advertise: str | None) -> "SecureSetup":
+    from tidelog.cli.connection import split_address
+    from tidelog.cli.secure_setup import prepare
+
+    hosts = [host] if host else []
+    if advertise is not None:
+        hosts.append(split_address(advertise)[0])
+    return prepare(Path(DEFAULT_DATA) if data is None else data, hosts)
 
 
 def serve_broker(
-    overrides: Mapping[str, str], started: float, *, log_format: str, log_level: str, as_json: bool
+    overrides: Mapping[str, str],
+    started: float,
+    *,
+    log_format: str,
+    log_level: str,
+    as_json: bool,
+    security: "SecureSetup | None" = None,
 ) -> int:
     """Run one broker in this process until it is told to stop; the exit code."""
     from tidelog.server.log_format import configure_logging
@@ -227,12 +278,18 @@ def serve_broker(
     settings = resolve_settings(overrides)
     _refuse_cluster_folder(settings)
     configure_logging(log_format, log_level)
+    if security is not None:
+        from tidelog.cli.secure_setup import store_users
+
+        store_users(security, settings)
 
     def ready(info: "ReadyInfo") -> None:
+        if security is not None:
+            security.write_client_files(info.bootstrap)
         if as_json:
             _print_event({"event": "ready", "broker": info.node_id, **info._asdict()})
         else:
-            print_ready(info, settings, started)
+            print_ready(info, settings, started, security)
 
     try:
         code = serve(settings, on_ready=ready)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server import local_cluster
 from tidelog.server.broker_process import BrokerProcess
 from tidelog.server.supervisor import Event, Supervisor, SupervisorRefused
+
+if TYPE_CHECKING:
+    from tidelog.cli.secure_setup import SecureSetup
 
 PORT_LAST = 65_535
 
@@ -30,6 +34,11 @@ class ClusterPlan:
     advertise: str | None = None
     first_id: int = 1
     racks: tuple[str, ...] = ()
+    security: "SecureSetup | None" = None
+
+    @property
+    def protocol(self) -> str:
+        return "PLAINTEXT" if self.security is None else "SASL_SSL"
 
     def broker_ids(self) -> range:
         return range(self.first_id, self.first_id + self.brokers)
@@ -48,7 +57,8 @@ class ClusterPlan:
                 f"--racks has {len(self.racks)} names for {self.brokers} brokers",
                 "give one rack for each broker",
             )
-        common = {**local_cluster.replication_settings(self.brokers), **shared}
+        secured = {} if self.security is None else self.security.broker_settings()
+        common = {**local_cluster.replication_settings(self.brokers), **secured, **shared}
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
         found = []
         for index, (broker_id, port) in enumerate(zip(self.broker_ids(), ports, strict=True)):
@@ -57,7 +67,7 @@ class ClusterPlan:
                     common,
                     data=self.data,
                     broker_id=broker_id,
-                    listeners=f"PLAINTEXT://{host}:{port}",
+                    listeners=f"{self.protocol}://{host}:{port}",
                     advertised_listeners=self._advertised(index),
                     rack=self.racks[index] if self.racks else None,
                 )
@@ -68,7 +78,7 @@ class ClusterPlan:
         if self.advertise is None:
             return None
         host, port = split_address(self.advertise)
-        return f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port + index}"
+        return f"{self.protocol}://{f'[{host}]' if ':' in host else host}:{port + index}"
 
     def ports(self) -> list[int]:
         """The ports the brokers listen on."""
@@ -111,6 +121,10 @@ def run_cluster(
     for settings in overrides:
         check_settings(settings)
     check_folder(plan)
+    if plan.security is not None:
+        from tidelog.cli.secure_setup import store_users
+
+        store_users(plan.security, BrokerSettings.resolve(overrides[0]))
     processes = [
         BrokerProcess(
             settings,
@@ -155,6 +169,8 @@ class Reporter:
         self._as_json = as_json
 
     def report(self, event: Event) -> None:
+        if event.kind == "cluster_ready" and self._plan.security is not None:
+            self._plan.security.write_client_files(str(event.details["bootstrap"]))
         if self._as_json:
             line = json.dumps(event.as_json(), ensure_ascii=False)
         elif event.kind == "cluster_ready":
@@ -181,7 +197,13 @@ class Reporter:
             f"  bootstrap  {bootstrap}",
             f"  data       {self._plan.data.resolve()}",
             f"  topics     {replicas} replicas, {in_sync} of them in sync for acks=all, by default",
-            "  next, in another terminal:",
+        ]
+        if self._plan.security is not None:
+            lines += self._plan.security.instructions()
+            option = ""
+        else:
+            lines += ["  next, in another terminal:"]
+        lines += [
             f"    tidelog topic create orders --partitions 6{option}",
             f"    tidelog cluster status{option}",
             f"    kill -9 {event.details['brokers'][0]['pid']}    # the others take over, and it comes back",

@@ -72,6 +72,7 @@ class StoreFile:
         self._connection: sqlite3.Connection | None = None
         with self._failures("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_private(path)
             connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=busy_timeout_ms / 1000
             )
@@ -237,6 +238,21 @@ class StoreFile:
                 raise
             kind = Busy if isinstance(error, sqlite3.OperationalError) and _is_busy(error) else StoreError
             raise kind(f"{self._path} could not be {what}: {error}") from error
+
+
+def _keep_private(path: Path) -> None:
+    """See to it that nobody else can read the file: it holds what checks passwords.
+
+    SQLite gives its other files, the journal and the index of it, the mode of this one.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(descriptor).st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+    except PermissionError:
+        pass  # another user's file that we may write: the modes are that user's affair
+    finally:
+        os.close(descriptor)
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
