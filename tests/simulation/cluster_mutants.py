@@ -220,13 +220,6 @@ def _everybody_may_join() -> list[Patch]:
     return [(LeaderReplicas, "may_join", may_join)]
 
 
-def _old_isr_changes_accepted() -> list[Patch]:
-    def check(change: Any, broker_id: int, partition: Any, image: Any) -> Any:
-        return None
-
-    return [(controller_isr_changes, "_check", check)]
-
-
 def _not_fenced() -> list[Patch]:
     original = Controllership._commit
 
@@ -346,7 +339,6 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "those who join are not waited for": _pending_members_are_not_waited_for,
     "a leader shrinks its ISR by itself": _shrunk_without_the_controller,
     "whoever fetches may join": _everybody_may_join,
-    "ISR changes of old leaders are accepted": _old_isr_changes_accepted,
     "the controller's commits are not fenced": _not_fenced,
     "elections are unclean": _unclean_elections,
     "restarts are not noticed": _restarts_not_noticed,
