@@ -11,7 +11,7 @@ BROKERS ?= 1
 .DEFAULT_GOAL := help
 
 .PHONY: help up demo test check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
-	conformance-kafka-python setup clean
+	conformance-kafka-python spark-test setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then ev
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --store zookeeper --verbose
 
 chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and controllers killed, a diverged tail
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 1 --faults kill-leader,kill-controller,diverge
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 1 --faults kill-leader,kill-controller,diverge,lose-copier
 
 simulation: $(STAMP) ## Thousands of seeds of groups and transactions (1,000 of each world), and every mutant caught
 	@TIDELOG_SIMULATION_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
@@ -75,6 +75,14 @@ conformance: $(STAMP) ## Only the real clients against a real broker
 
 conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from its source release
 	@$(BIN)/python tests/conformance/kafka_python_suite.py
+
+$(VENV)/.installed-spark: $(STAMP)
+	@echo "installing Spark into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark]'
+	@touch $@
+
+spark-test: $(VENV)/.installed-spark ## Pipelines on a real Spark (installs it, 500 MB, and needs Java 17)
+	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q tests/spark
 
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
 	@$(BIN)/python bench/run.py

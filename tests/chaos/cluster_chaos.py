@@ -182,6 +182,7 @@ class Run:
         if self.has_small_disk:
             self.scene.small_disk = (3, self.small_disk_folder)
         self.scene.zookeeper = self.ensemble
+        self.scene.copiers = [client for client in self.clients if isinstance(client, Copier)]
 
     # The run
 
@@ -320,10 +321,10 @@ class Run:
             number = sum(each.outcome == outcome for each in history.transactions)
             figures[f"transactions {outcome}"] = number
         copiers = [client for client in self.clients if isinstance(client, Copier)]
-        figures["transactional pipes given up"] = sum(len(client.reasons) for client in copiers)
+        figures["transactional workers replaced"] = sum(len(client.reasons) for client in copiers)
         if self.options.verbose:
             for reason in (reason for client in copiers for reason in client.reasons):
-                say(f"  given up: {reason[:200]}")
+                say(f"  replaced: {reason[:200]}")
         found = check(history)
         problems = [
             f"{name} ({len(findings)}): " + "; ".join(findings[:SHOWN_MAX])
@@ -480,7 +481,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    # Without destroying clients: see cluster_workload.Copier.retired.
-    os._exit(code)
+    sys.exit(main())

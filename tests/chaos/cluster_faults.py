@@ -8,6 +8,7 @@ what it alone can check (metadata kept, tail cut off, leaders back). `FAULTS` is
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import time
 from collections import defaultdict
@@ -16,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster_workload import PARTITIONS, Probe
+from cluster_workload import PARTITIONS, Copier, Probe
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from crash_checks import Violation
@@ -56,6 +57,7 @@ class Scene:
         self.zookeeper: ZookeeperServers | None = None
         self.small_disk: tuple[int, Path] | None = None
         """A broker and the folder of its tmpfs."""
+        self.copiers: list[Copier] = []
         self.outages: dict[str, list[float]] = defaultdict(list)
         self.moments: list[tuple[str, float]] = []
         """When each fault struck."""
@@ -269,6 +271,15 @@ def roll(scene: Scene, name: str) -> None:
         scene.start(name, broker_id)
         scene.quiet_seconds(name, since)
         scene.whole(name)
+
+
+def lose_copier(scene: Scene, name: str) -> None:
+    """A transactional worker is killed, or hangs until it counts as dead; its successor fences it."""
+    since = scene.strike(name)
+    victim = scene.random.choice(scene.copiers)
+    victim.signal(scene.random.choice((signal.SIGKILL, signal.SIGSTOP)))
+    scene.hold(0.0, 1.0)
+    scene.quiet_seconds(name, since)
 
 
 # Data
@@ -572,6 +583,7 @@ FAULTS: dict[str, Fault] = {
     "pause-controller": Fault(pause_controller),
     "restart-all": Fault(restart_all),
     "roll": Fault(roll),
+    "lose-copier": Fault(lose_copier),
     "wipe": Fault(wipe),
     "diverge": Fault(diverge, weight=2),
     "reassign": Fault(reassign),

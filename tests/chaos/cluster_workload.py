@@ -3,38 +3,29 @@
 - `Writer`: confluent-kafka's idempotent producer, otherwise with its default settings, at a steady rate.
 - `GroupReader`: a member of a group that reads the input and commits as it goes.
 - `Watcher`: reads the output without a group, committed or uncommitted data.
-- `Copier`: reads the input in a group and writes each record to the output, both in one transaction.
+- `Copier`: keeps a process at work that reads the input in a group and writes each record to the output, both
+  in one transaction.
 - `Probe`: one acks=all write after the other to one partition, over a bare connection that finds the leader
   anew as fast as it can. The gaps in its acknowledgements are the broker's unavailability.
 
 Each is a thread; `stop` ends it, `complaints` are things that must not happen to a client at all.
 """
 
-import argparse
-import contextlib
+import os
 import random
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from history import (
-    ABORTED,
-    ACKNOWLEDGED,
-    COMMITTED,
-    FAILED,
-    NO_OFFSET,
-    UNKNOWN,
-    Assigned,
-    Poll,
-    Recorder,
-    Send,
-    Transaction,
-)
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from history import ACKNOWLEDGED, FAILED, NO_OFFSET, UNKNOWN, Assigned, Poll, Recorder, Send
 from kafka_wire import ConnectionClosed, WireClient, batch_of
-from transaction_worker import INPUT, OUTPUT, ConfluentPipe, Fenced, Refused, Taken, Unusable
+from transaction_worker import INPUT
 
 PARTITIONS = 6
 READERS, COPIERS = "readers", "transformers"
@@ -42,12 +33,8 @@ NEVER_SENT = (KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL, KafkaError.MSG_SI
 """Errors of a delivery that say for certain that the record is not in the log."""
 TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 90.0
-COPY_RECORDS_MAX = 60
-CLOSE_SECONDS_MAX = 6.0
-INSIST_SECONDS_MAX = 15.0
-STUCK_SECONDS = 30.0
-COPY_TRANSACTION_MS = 20_000
-ABORT_CHANCE = 0.05
+SILENT_SECONDS_MAX = 20.0
+PROGRAM = Path(__file__).with_name("cluster_copier.py")
 PROBE_SECONDS = 0.02
 PROBE_TIMEOUT_SECONDS = 1.0
 NOT_ENOUGH_REPLICAS = 19
@@ -234,160 +221,61 @@ class Watcher(Reading):
         consumer.close()
 
 
-class RecordedPipe(ConfluentPipe):
-    """A transactional pipe whose writes are noted."""
-
-    def __init__(self, bootstrap: str, transactional_id: str, told: Callable[..., None]) -> None:
-        options = argparse.Namespace(
-            bootstrap=bootstrap, transactional_id=transactional_id, role="worker", static=False
-        )
-        super().__init__(options, COPY_TRANSACTION_MS)
-        self.told = told
-        self.numbers = count()
-
-    def _insist(self, call: Callable[..., None], *arguments: object) -> None:
-        """Try again for a while only.
-
-        librdkafka (2.16) goes on asking the handle of a group coordinator that has left the metadata, for
-        minutes, though it was told of another: TxnOffsetCommit is never sent there.
-        """
-        deadline = time.monotonic() + INSIST_SECONDS_MAX
-
-        def bounded(*words: object) -> None:
-            try:
-                call(*words)
-            except KafkaException as refusal:
-                if time.monotonic() > deadline and refusal.args[0].retriable():
-                    raise Unusable(f"tried for {INSIST_SECONDS_MAX:g} s: {refusal.args[0]}") from None
-                raise
-
-        super()._insist(bounded, *arguments)
-
-    def write(self, tag: str, taken: list[Taken]) -> None:
-        for record in taken:
-            source = record.value.decode()
-            number, value, begun = next(self.numbers), f"{tag}|{source}", time.monotonic()
-            self.producer.produce(
-                OUTPUT,
-                value,
-                partition=record.partition,
-                on_delivery=lambda error, message, value=value, number=number, source=source, begun=begun: (
-                    self.told(tag, number, value, source, begun, error, message)
-                ),
-            )
-
-
 class Copier(Actor):
-    """A transactional read-process-write worker; it takes a new pipe when the library gives up on one."""
+    """Keeps one transactional worker (cluster_copier.py) at work: a process that ends, or is silent for too
+    long, is replaced by another with the same transactional id.
+    """
 
     def __init__(self, folder: Path, actor: str, bootstrap: Callable[[], str], seed: int) -> None:
         super().__init__(folder, actor)
-        self.random = random.Random(seed)
+        self.folder = folder
         self.bootstrap = bootstrap
-        self.counts = {COMMITTED: 0, ABORTED: 0, UNKNOWN: 0}
-        self.renewals = 0
+        self.seed = seed
+        self.lives = 0
         self.reasons: list[str] = []
-        self.retired: list[RecordedPipe] = []
-        """Kept: librdkafka (2.16) never ends the destruction of a producer whose request to a coordinator was
-        under way when that broker left the metadata."""
-
-    def _told(
-        self, tag: str, number: int, value: str, source: str, begun: float, error: object, message: object
-    ) -> None:
-        outcome = ACKNOWLEDGED if error is None else UNKNOWN
-        offset = message.offset() if error is None else NO_OFFSET  # type: ignore[attr-defined]
-        producer = tag.rpartition("/")[0]
-        partition = message.partition()  # type: ignore[attr-defined]
-        self.recorder.write(
-            Send(
-                producer,
-                number,
-                OUTPUT,
-                partition,
-                value,
-                outcome,
-                offset,
-                begun,
-                time.monotonic(),
-                transaction=tag,
-                source=source,
-            )
-        )
+        """Why processes ended that were not stopped by `stop`."""
+        self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         while not self.stopped.is_set():
-            self.renewals += 1
-            pipe = RecordedPipe(self.bootstrap(), self.actor, self._told)
-            try:
-                pipe.start()
-                pipe.join()
-                self._work(pipe, f"{self.actor}.{self.renewals}")
-            except (Unusable, Fenced, Refused) as reason:
-                self.reasons.append(f"{type(reason).__name__}: {reason}")
-            self.retired.append(pipe)
-            closing = threading.Thread(target=self._close, args=(pipe,), daemon=True)
-            closing.start()
-            closing.join(CLOSE_SECONDS_MAX)
+            self.lives += 1
+            life = f"{self.actor}.{self.lives}"
+            history = self.folder / f"{life}.jsonl"
+            command = [sys.executable, str(PROGRAM), self.bootstrap(), self.actor, life, str(history)]
+            with subprocess.Popen([*command, f"--seed={self.seed}"], stdout=subprocess.PIPE) as process:
+                self._process = process
+                reason = self._watch(process)
+                process.kill()
+            if not self.stopped.is_set():
+                self.reasons.append(f"{life}: {reason}")
 
-    @staticmethod
-    def _close(pipe: RecordedPipe) -> None:
-        """Leave the group, and let no outcome of a record come later than now."""
-        with contextlib.suppress(KafkaException, RuntimeError):
-            pipe.close()
-        with contextlib.suppress(KafkaException):  # a fenced producer says so again
-            pipe.producer.purge(in_queue=True, in_flight=True)
-            pipe.producer.flush(CLOSE_SECONDS_MAX)
+    def signal(self, number: int) -> bool:
+        """Send a signal to the process of the moment; False if there is none."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return False
+        process.send_signal(number)
+        return True
 
-    def _work(self, pipe: RecordedPipe, life: str) -> None:
-        for number in count():
-            taken: list[Taken] = []
-            while not taken:
-                if self.stopped.is_set():
-                    return
-                taken = pipe.take(COPY_RECORDS_MAX)
-            self._watched(pipe, f"{life}/{number}", taken)
-
-    def _watched(self, pipe: RecordedPipe, tag: str, taken: list[Taken]) -> None:
-        """Carry out a transaction in a thread that can be left behind: librdkafka (2.16) does not always keep
-        the time limit of send_offsets_to_transaction when a coordinator is lost. The next pipe has the same
-        transactional id, so that whatever the one left behind still tries is fenced.
-        """
-        raised: list[Exception] = []
-
-        def carry_out() -> None:
-            try:
-                self._transaction(pipe, tag, taken)
-            except (Unusable, Fenced, Refused) as reason:
-                raised.append(reason)
-
-        worker = threading.Thread(target=carry_out, name=tag, daemon=True)
-        worker.start()
-        worker.join(STUCK_SECONDS)
-        if worker.is_alive():
-            raise Unusable(f"{tag} did not end within {STUCK_SECONDS:g} s")
-        if raised:
-            raise raised[0]
-
-    def _transaction(self, pipe: RecordedPipe, tag: str, taken: list[Taken]) -> None:
-        begun = time.monotonic()
-        commit_begun = float("inf")
-        outcome = UNKNOWN
-        try:
-            pipe.begin()
-            pipe.write(tag, taken)
-            if self.random.random() < ABORT_CHANCE:
-                pipe.flush()
-                raise Refused("on purpose")
-            commit_begun = time.monotonic()
-            pipe.commit(taken)
-            outcome = COMMITTED
-        except Refused:
-            pipe.abort()
-            outcome = ABORTED
-            pipe.rewind(taken)
-        finally:
-            self.counts[outcome] += 1
-            self.recorder.write(Transaction(tag, outcome, begun, commit_begun, time.monotonic()))
+    def _watch(self, process: subprocess.Popen[bytes]) -> str:
+        """Until the process ends, hangs, or does not end when it is told to; why."""
+        assert process.stdout is not None
+        descriptor = process.stdout.fileno()
+        os.set_blocking(descriptor, False)
+        heard = time.monotonic()
+        last_line, told = "", False
+        while time.monotonic() - heard < SILENT_SECONDS_MAX:
+            if self.stopped.is_set() and not told:
+                told, heard = True, time.monotonic()
+                process.terminate()
+            if not select.select([descriptor], [], [], 0.2)[0]:
+                continue
+            text = os.read(descriptor, 65536).decode(errors="replace")
+            if not text:
+                return last_line or f"ended with {process.wait()}"
+            heard = time.monotonic()
+            last_line = text.strip().rpartition("\n")[2]
+        return f"killed, because it was silent for {SILENT_SECONDS_MAX:g} s"
 
 
 class Probe(Actor):

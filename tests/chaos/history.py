@@ -136,11 +136,12 @@ class History:
 
 
 class Recorder:
-    """One actor's file."""
+    """One actor's file. With `immediate`, each event is there when `write` returns, whatever becomes of the
+    process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, immediate: bool = False) -> None:
         self.path = path
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a", buffering=1 if immediate else -1, encoding="utf-8")
         self._lock = threading.Lock()
 
     def write(self, event: Event) -> None:
@@ -173,8 +174,15 @@ def _event(kind: str, fields: list[object]) -> Event:
 
 
 def load(folder: Path) -> History:
-    """The history of all files of a folder."""
-    return collect(event for path in sorted(folder.glob("*.jsonl")) for event in read_events(path))
+    """The history of all files of a folder.
+
+    Of several events about one send, or one transaction, the last one counts: an actor that may be killed
+    says what it is about to do, then what became of it.
+    """
+    history = collect(event for path in sorted(folder.glob("*.jsonl")) for event in read_events(path))
+    history.sends = list({(send.producer, send.value): send for send in history.sends}.values())
+    history.transactions = list({each.tag: each for each in history.transactions}.values())
+    return history
 
 
 def collect(events: Iterable[Event]) -> History:

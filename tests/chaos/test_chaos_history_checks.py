@@ -296,3 +296,26 @@ def test_a_history_survives_its_file(history: History, tmp_path: Path) -> None:
     with (tmp_path / "all.jsonl").open("a") as file:
         file.write('["Send", "torn')
     assert load(tmp_path) == history
+
+
+def test_of_several_words_about_a_send_the_last_counts(history: History, tmp_path: Path) -> None:
+    """A worker that may be killed says what it is about to do first."""
+    recorder = Recorder(tmp_path / "all.jsonl", immediate=True)
+    for send in history.sends:
+        recorder.write(send._replace(outcome=UNKNOWN, offset=NO_OFFSET))
+    for transaction in history.transactions:
+        recorder.write(transaction._replace(outcome=UNKNOWN, commit_begun=INF))
+    for event in (*history.sends, *history.transactions):
+        recorder.write(event)
+    found = load(tmp_path)  # the recorder is still open: a killed one is never closed
+    assert (found.sends, found.transactions) == (history.sends, history.transactions)
+    recorder.close()
+
+
+def test_a_worker_killed_before_it_asked_for_a_commit_leaves_nothing(history: History) -> None:
+    tag = next(each.tag for each in history.transactions if each.outcome == COMMITTED)
+    killed = [
+        each._replace(outcome=UNKNOWN, commit_begun=INF) if each.tag == tag else each
+        for each in history.transactions
+    ]
+    assert "precommitted read" in check(replace(history, transactions=killed))
