@@ -48,6 +48,7 @@ _EXPIRY_INTERVAL = "transaction.remove.expired.transaction.cleanup.interval.ms"
 def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
     return TransactionSettings(
         transaction_max_timeout_ms=settings.get_int("transaction.max.timeout.ms"),
+        two_phase_commit_enable=settings.get_bool("transaction.two.phase.commit.enable"),
         transactional_id_expiration_ms=settings.get_int("transactional.id.expiration.ms"),
         transaction_version=TRANSACTION_VERSION_FEATURE.finalized_level,
     )

@@ -462,6 +462,10 @@ _TRANSACTIONS = (
         "The longest transaction timeout a producer may ask for.", minimum=1,
     ),
     _broker(
+        "transaction.two.phase.commit.enable", _BOOLEAN, False, _LOW,
+        "Whether a producer may have transactions without a timeout, which somebody else decides (KIP-939).",
+    ),
+    _broker(
         "transactional.id.expiration.ms", _INT, 7 * DAY_MS, _HIGH,
         "How long an unused transactional id is remembered.", minimum=1,
     ),

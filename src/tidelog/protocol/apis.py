@@ -82,7 +82,7 @@ _ROWS = (
     Api(19, "CreateTopics", 2, 7, 5, Family.METADATA),
     Api(20, "DeleteTopics", 1, 6, 4, Family.METADATA),
     Api(21, "DeleteRecords", 0, 2, 2, Family.DATA),
-    Api(22, "InitProducerId", 0, 5, 2, Family.DATA),
+    Api(22, "InitProducerId", 0, 6, 2, Family.DATA),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, Family.DATA),
     Api(24, "AddPartitionsToTxn", 0, 5, 3, Family.TRANSACTION),
     Api(25, "AddOffsetsToTxn", 0, 4, 3, Family.TRANSACTION),

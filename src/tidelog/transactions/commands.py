@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
+NO_TIMEOUT_MS = 2**31 - 1
+"""The stored timeout of transactions that are never aborted for their age (two-phase commit, as in Kafka)."""
+
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """`producer_id` and `producer_epoch` are those of a producer that recovers (KIP-360), else -1."""
+    """`producer_id` and `producer_epoch` are those of a producer that recovers (KIP-360), else -1.
+
+    With `two_phase` the transactions have no timeout (KIP-939), and `timeout_ms` means nothing.
+    """
 
     token: int
     transactional_id: str
@@ -22,6 +28,11 @@ class InitProducerId:
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     spare_producer_id: int | None = None
+    two_phase: bool = False
+
+    @property
+    def stored_timeout_ms(self) -> int:
+        return NO_TIMEOUT_MS if self.two_phase else self.timeout_ms
 
 
 @dataclass(frozen=True, slots=True)

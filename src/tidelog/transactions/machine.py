@@ -24,6 +24,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from tidelog.model.step_effects import coordinator_error
 from tidelog.transactions.commands import (
+    NO_TIMEOUT_MS,
     AbortTimedOut,
     AddPartitions,
     Command,
@@ -121,7 +122,10 @@ class TransactionMachine:
     def _init_fault(self, command: InitProducerId, transaction: Transaction | None) -> ErrorCode:
         if not command.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if not 0 < command.timeout_ms <= self._settings.transaction_max_timeout_ms:
+        if command.two_phase:
+            if not self._settings.two_phase_commit_enable:
+                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif not 0 < command.timeout_ms <= self._settings.transaction_max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         if command.transactional_id in self._outbox.in_transition:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -164,12 +168,12 @@ class TransactionMachine:
         if transaction is None:
             if spare is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return new_transaction(command.transactional_id, spare, command.timeout_ms, now_ms)
+            return new_transaction(command.transactional_id, spare, command.stored_timeout_ms, now_ms)
         if _rotates(command, transaction):
             if spare is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-            return transaction.with_new_producer_id(spare, command.timeout_ms, expected_epoch, now_ms)
-        return transaction.with_bumped_epoch(command.timeout_ms, expected_epoch, now_ms)
+            return transaction.with_new_producer_id(spare, command.stored_timeout_ms, expected_epoch, now_ms)
+        return transaction.with_bumped_epoch(command.stored_timeout_ms, expected_epoch, now_ms)
 
     def _fence(self, transaction: Transaction, command: InitProducerId, now_ms: int) -> None:
         """Abort what the last producer left open. The new one is told to ask again, when that is done."""
@@ -362,7 +366,7 @@ class TransactionMachine:
     def _abort_timed_out(self, now_ms: int) -> None:
         for transactional_id in list(self._ongoing):
             transaction = self.transactions[transactional_id]
-            if transactional_id in self._outbox.in_transition:
+            if transactional_id in self._outbox.in_transition or transaction.timeout_ms == NO_TIMEOUT_MS:
                 continue
             if transaction.start_ms + transaction.timeout_ms >= now_ms:
                 continue

@@ -8,6 +8,7 @@ class TransactionSettings:
     """Kafka's broker settings of the same names, with Kafka's defaults."""
 
     transaction_max_timeout_ms: int = 15 * 60 * 1_000
+    two_phase_commit_enable: bool = False
     transactional_id_expiration_ms: int = 7 * 24 * 60 * 60 * 1_000
     transaction_version: int = 2
     """The level of the feature `transaction.version` in force."""

@@ -540,3 +540,21 @@ def test_the_diagram_has_every_state_that_is_reached() -> None:
     assert drawn in page.read_text(encoding="utf-8")
     for state in TransactionState:
         assert (str(state) in drawn) is (state is not TransactionState.PREPARE_EPOCH_FENCE)
+
+
+def test_a_transaction_of_two_phases_has_no_timeout_where_that_is_allowed() -> None:
+    asked = InitProducerId(0, "tx", 5_000, two_phase=True)
+    refused = Bench().ask(asked)
+    assert refused is not None and refused["error_code"] is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    bench = Bench(replace(SETTINGS, two_phase_commit_enable=True))
+    answer = bench.ask(asked)
+    assert answer is not None and answer["error_code"] is ErrorCode.NONE
+    bench.add(500, 0)
+    bench.reload()
+    bench.now_ms += 100 * 24 * 3_600_000
+    bench.do(AbortTimedOut())
+    assert bench.state == "Ongoing"
+    assert bench.end(500, 0)[0] == "NONE"
+    # A producer that does not ask for it has a timeout again, and the same id.
+    assert bench.init(timeout_ms=5_000) == ("NONE", 500, 1)
+    assert bench.transaction.timeout_ms == 5_000

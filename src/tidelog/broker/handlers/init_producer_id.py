@@ -1,4 +1,4 @@
-"""InitProducerId (key 22), versions 0 to 5: a producer id, for an idempotent or a transactional producer.
+"""InitProducerId (key 22), versions 0 to 6: a producer id, for an idempotent or a transactional producer.
 
 Without a transactional id every request gets a new producer id with epoch 0, as in Kafka, also when the
 client names the one it had (KIP-360). Ids come from blocks that are durable before the first id of a block
@@ -8,6 +8,10 @@ With one, the coordinator bumps the epoch, which fences whoever used the id befo
 left open (the client is told CONCURRENT_TRANSACTIONS and asks again). Since version 3 a producer that
 recovers from an error names its id and epoch. PRODUCER_FENCED is for versions from 4 on; 5 may be answered
 TRANSACTION_ABORTABLE.
+
+Version 6 may ask for transactions without a timeout (KIP-939), which `transaction.two.phase.commit.enable`
+allows, else TRANSACTIONAL_ID_AUTHORIZATION_FAILED. To keep the open transaction over an InitProducerId is not
+supported (UNSUPPORTED_VERSION): who remembers id and epoch can end it with EndTxn.
 """
 
 from collections.abc import Mapping
@@ -34,6 +38,11 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     producer_epoch = getattr(body, "producer_epoch", NO_PRODUCER_EPOCH)
     if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
         return _refused(ErrorCode.INVALID_REQUEST)
+    if getattr(body, "keep_prepared_txn", False):
+        return _refused(ErrorCode.UNSUPPORTED_VERSION)
+    two_phase = getattr(body, "enable2_pc", False)
+    if two_phase and body.transactional_id is None:
+        return _refused(ErrorCode.INVALID_REQUEST)
     parked = Parked()
     if body.transactional_id is None:
         _take_producer_id(broker, parked)
@@ -48,7 +57,12 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     error = broker.transactions.ask(
         body.transactional_id,
         lambda token: InitProducerId(
-            token, body.transactional_id, milliseconds(body.transaction_timeout), producer_id, producer_epoch
+            token,
+            body.transactional_id,
+            milliseconds(body.transaction_timeout),
+            producer_id,
+            producer_epoch,
+            two_phase=two_phase,
         ),
         answer,
     )
