@@ -9,6 +9,7 @@ read alike. Spark compares offsets as text, so `to_json` always writes topics an
     compare_offsets      what is new, what is gone, what went backwards
 """
 
+import heapq
 import itertools
 import json
 import math
@@ -137,16 +138,15 @@ def split_ranges(
         ]
     if partitions_min is None or not pieces or len(pieces) >= partitions_min:
         return pieces
-    total = sum(one.records_count for one in pieces)
-    # As Spark does it: small ranges stay whole, the larger ones share what is left of the tasks.
-    shares = [one.records_count * partitions_min / total for one in pieces]
-    whole = sum(1 for share in shares if share < 1)
-    rest = sum(one.records_count for one, share in zip(pieces, shares, strict=True) if share >= 1)
-    cut: list[OffsetRange] = []
-    for one, share in zip(pieces, shares, strict=True):
-        parts = 1 if share < 1 else max(1, round(one.records_count * (partitions_min - whole) / rest))
-        cut += _cut(one, parts)
-    return cut
+    # Again and again another task for the range whose tasks have most to do.
+    parts = [1] * len(pieces)
+    heap: list[tuple[float, int]] = [(-one.records_count, index) for index, one in enumerate(pieces)]
+    heapq.heapify(heap)
+    for _ in range(min(partitions_min, sum(one.records_count for one in pieces)) - len(pieces)):
+        _, index = heap[0]
+        parts[index] += 1
+        heapq.heapreplace(heap, (-pieces[index].records_count / parts[index], index))
+    return [piece for one, count in zip(pieces, parts, strict=True) for piece in _cut(one, count)]
 
 
 def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:

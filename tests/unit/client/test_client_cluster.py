@@ -19,7 +19,7 @@ from tidelog.model.identifiers import TopicPartition
 from tidelog.records.batch import iterate_headers
 from tidelog.testing.broker import RunningBroker
 
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 
 
 @pytest.fixture(scope="module")
