@@ -297,6 +297,10 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return [shard.machine for shard in self._shards.values()]
 
+    def loaded_machines(self) -> list[MachineT]:
+        """The machines that serve already; those that are being loaded are left out."""
+        return [shard.machine for shard in self._shards.values() if not shard.loading]
+
     def ask(self, key: str, make_command: Callable[[int], CommandT], answer: Answer) -> ErrorCode:
         """Hand a command to the machine of `key`; `answer` is called once, perhaps at once.
 

@@ -127,6 +127,11 @@ class Metadata:
         return self._controllership.active
 
     @property
+    def controller_epoch(self) -> int:
+        """The epoch of this broker's last term as the controller."""
+        return self._controllership.epoch
+
+    @property
     def broker_epoch(self) -> int:
         """The number that the controller gave to this life of this broker; -1 before it did."""
         own = self.image.brokers.get(self.node_id)

@@ -90,6 +90,8 @@ def print_ready(
     )
     click.echo(f"Tidelog broker {settings.node_id} is ready at {info.bootstrap} ({elapsed_ms:.0f} ms)")
     click.echo(f"  data       {folders}")
+    if info.metrics:
+        click.echo(f"  metrics    {info.metrics}")
     if secure is not None:
         click.echo("\n".join(secure.instructions()))
     else:
@@ -167,6 +169,13 @@ def print_ready(
     show_default=True,
     help="How much to log.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus on this port (tidelog.metrics.port; 0 picks a free one); with "
+    "--brokers, the first broker's.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what happens as lines of JSON.")
 def up(
     data: Path | None,
@@ -181,6 +190,7 @@ def up(
     assignments: tuple[str, ...],
     log_format: str,
     log_level: str,
+    metrics_port: int | None,
     as_json: bool,
 ) -> None:
     """Run a broker, or a cluster of them, in the foreground until Ctrl-C or SIGTERM.
@@ -204,11 +214,14 @@ def up(
       TIDELOG_SET_LOG_RETENTION_HOURS=24 tidelog up --config-file server.properties
       tidelog up --brokers 3 --racks a,b,c
       tidelog up --secure
+      tidelog up --metrics-port 9644
     """
     started = time.perf_counter()
     from_file = read_properties(config_file) if config_file is not None else {}
     flags = parse_assignments(assignments, "'--set'")
     security = _prepare_security(data, host, advertise) if secure else None
+    if metrics_port is not None:
+        flags["tidelog.metrics.port"] = str(metrics_port)
     if brokers > 1:
         from tidelog.cli.up_cluster import ClusterPlan, run_cluster
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidelog.cli.secure_setup import SecureSetup
 
 PORT_LAST = 65_535
+METRICS_PORT = "tidelog.metrics.port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class ClusterPlan:
             )
         secured = {} if self.security is None else self.security.broker_settings()
         common = {**local_cluster.replication_settings(self.brokers), **secured, **shared}
+        metrics_port = common.pop(METRICS_PORT, "")
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
         found = []
         for index, (broker_id, port) in enumerate(zip(self.broker_ids(), ports, strict=True)):
@@ -72,6 +74,10 @@ class ClusterPlan:
                     rack=self.racks[index] if self.racks else None,
                 )
             )
+            if metrics_port:
+                # As with the other ports: consecutive ones, or any that are free.
+                is_number = metrics_port.isdigit() and metrics_port != "0"
+                found[-1][METRICS_PORT] = str(int(metrics_port) + index) if is_number else metrics_port
         return found
 
     def _advertised(self, index: int) -> str | None:

@@ -49,7 +49,7 @@ class DomainEvent:
             "kind": self.kind,
             "cause": self.cause,
             "cause_id": self.cause_id,
-            **self.fields,
+            "fields": dict(self.fields),
         }
 
 

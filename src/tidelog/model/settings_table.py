@@ -10,6 +10,7 @@ small segments can be tried out and tested without a hidden setting.
 
 from tidelog.model.access_settings import ACCESS_SETTINGS
 from tidelog.model.coordination_settings import COORDINATION_SETTINGS
+from tidelog.model.metrics_settings import METRICS_SETTINGS
 from tidelog.model.replication_settings import REPLICATION_SETTINGS
 from tidelog.model.security_settings import SECURITY_PROTOCOLS, SECURITY_SETTINGS
 from tidelog.model.setting_rows import (
@@ -531,7 +532,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for group in (
         *(_NODE, _NETWORK, SECURITY_SETTINGS, ACCESS_SETTINGS, _DATA, COORDINATION_SETTINGS),
-        *(REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, _OWN),
+        *(REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, METRICS_SETTINGS, _OWN),
     )
     for setting in group
 }

@@ -6,20 +6,23 @@ import time
 
 
 class JsonLogFormatter(logging.Formatter):
-    """One JSON object per log line: time, level, logger, message, and the exception if there is one."""
+    """One JSON object per log line: time, level, logger, message, domain event, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         import json
 
-        fields = {
+        fields: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        event = getattr(record, "event", None)
+        if event is not None:
+            fields["event"] = event
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return json.dumps(fields, ensure_ascii=False, default=list)
 
 
 def configure_logging(log_format: str, log_level: str) -> None:

@@ -22,6 +22,7 @@ from tidelog.storage.disk import OsDisk
 
 if TYPE_CHECKING:
     from tidelog.security.listeners import ListenerSecurity
+    from tidelog.server.metrics_endpoint import MetricsEndpoint
     from tidelog.server.peer_login import PeerSecurity
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class ReadyInfo(NamedTuple):
     node_id: int
     cluster_id: str
     log_dirs: tuple[str, ...]
+    #: where the metrics are, if anywhere
+    metrics: str = ""
 
 
 class Node:
@@ -60,6 +63,7 @@ class Node:
         self._servers: list[asyncio.Server] = []
         self._workers: WorkerThreads | None = None
         self._gatekeepers: WorkerThreads | None = None
+        self.metrics: MetricsEndpoint | None = None
 
     async def start(self) -> ReadyInfo:
         """Bind, recover, serve."""
@@ -89,10 +93,13 @@ class Node:
             # Registering may have to wait and try again, so the timers run from here on.
             self.edge = edge = Edge(loop, self.broker, clock)
             edge.secured = tuple(secured.values())
+            await self._open_metrics(edge)
             await self._register(self.broker)
         except BaseException:
             for _, sock in bound:
                 sock.close()
+            if self.metrics is not None:
+                self.metrics.close()
             if self.edge is not None:
                 self.edge.close()
             if self.broker is not None:
@@ -117,7 +124,27 @@ class Node:
             self.broker.node_id,
             self.broker.image.cluster_id,
             self.settings.log_dirs,
+            "" if self.metrics is None else self.metrics.url,
         )
+
+    async def _open_metrics(self, edge: Edge) -> None:
+        """Serve metrics, where the settings say so; before registering, which may take a while."""
+        if self.settings.get("tidelog.metrics.port") is None:
+            return
+        from tidelog.server.metrics_endpoint import MetricsEndpoint
+
+        host, port = (
+            self.settings.get_str("tidelog.metrics.host"),
+            self.settings.get_int("tidelog.metrics.port"),
+        )
+        self.metrics = MetricsEndpoint(edge)
+        try:
+            await self.metrics.start(host, port)
+        except OSError as fault:
+            raise ListenError(
+                fault.errno or errno.EINVAL,
+                f"cannot serve metrics on {host}:{port}: {fault.strerror or fault}",
+            ) from fault
 
     @staticmethod
     async def _register(broker: Broker) -> None:
@@ -130,12 +157,16 @@ class Node:
 
     async def stop(self) -> None:
         """Hand leadership over, take no more requests, finish what is under way, close the logs cleanly."""
+        if self.metrics is not None:
+            self.metrics.stopping = True
         if self.broker is not None:
             handed_over = asyncio.Event()
             self.broker.hand_over(handed_over.set)
             await handed_over.wait()
         for server in self._servers:
             server.close()
+        if self.metrics is not None:
+            self.metrics.close()
         if self.edge is not None:
             self.edge.close()
         if self._peers is not None:

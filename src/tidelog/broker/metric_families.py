@@ -1,0 +1,142 @@
+"""Every metric a broker exports, as data: name, kind, meaning, labels.
+
+`docs/metrics.md` lists them, the Grafana dashboard uses them, and tests hold all three against each other. A
+sample of a family that is not in the table cannot be written (see `exposition`).
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """Prometheus' kinds of metrics."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class MetricFamily(NamedTuple):
+    """A metric, with all its labels."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+_ROWS = (
+    # requests
+    MetricFamily("tidelog_request_seconds", _HISTOGRAM,
+        "From the arrival of a request to its answer, waiting for data or replicas included.", ("api",)),
+    MetricFamily("tidelog_request_errors_total", _COUNTER,
+        "Error codes in answers; one answer may carry several.", ("api", "error")),
+    MetricFamily("tidelog_parked_requests", _GAUGE, "Requests that wait for data, the disk or replicas."),
+    MetricFamily("tidelog_fetch_sessions", _GAUGE, "Incremental fetch sessions that are kept."),
+    # topics
+    MetricFamily("tidelog_topic_bytes_in_total", _COUNTER,
+        "Bytes of batches appended by the leaders here.", ("topic",)),
+    MetricFamily("tidelog_topic_messages_in_total", _COUNTER,
+        "Messages appended by the leaders here, control records included.", ("topic",)),
+    MetricFamily("tidelog_topic_bytes_out_total", _COUNTER,
+        "Bytes of batches sent to consumers.", ("topic",)),
+    MetricFamily("tidelog_topic_messages_out_total", _COUNTER,
+        "Offsets that answers to consumers passed over.", ("topic",)),
+    MetricFamily("tidelog_topic_log_size_bytes", _GAUGE,
+        "Bytes of all segments of the replicas here, led or followed.", ("topic",)),
+    MetricFamily("tidelog_topic_segments", _GAUGE, "Segments of the replicas here.", ("topic",)),
+    MetricFamily("tidelog_topic_segment_rolls_total", _COUNTER, "Segments begun, found once a second.",
+        ("topic",)),
+    MetricFamily("tidelog_topics_left_out", _GAUGE,
+        "Topics without series of their own because of tidelog.metrics.topics.max."),
+    # replicas
+    MetricFamily("tidelog_partitions_led", _GAUGE, "Partitions that this broker leads."),
+    MetricFamily("tidelog_partitions_followed", _GAUGE, "Partitions that this broker follows."),
+    MetricFamily("tidelog_under_replicated_partitions", _GAUGE,
+        "Partitions led here with fewer replicas in sync than replicas."),
+    MetricFamily("tidelog_under_min_isr_partitions", _GAUGE,
+        "Partitions led here with fewer replicas in sync than min.insync.replicas."),
+    MetricFamily("tidelog_unopened_topics", _GAUGE, "Topics with a log that the disk would not let us open."),
+    MetricFamily("tidelog_isr_shrinks_total", _COUNTER,
+        "Times a replica left the ISR of a partition led here."),
+    MetricFamily("tidelog_isr_expands_total", _COUNTER,
+        "Times a replica joined the ISR of a partition led here."),
+    MetricFamily("tidelog_replication_bytes_in_total", _COUNTER, "Bytes that the followers here appended."),
+    MetricFamily("tidelog_replication_bytes_out_total", _COUNTER, "Bytes read for followers elsewhere."),
+    # the cluster
+    MetricFamily("tidelog_active_controller", _GAUGE, "1 where this broker is the controller."),
+    MetricFamily("tidelog_controller_epoch", _GAUGE,
+        "The epoch of the controller; exported by the controller."),
+    MetricFamily("tidelog_offline_partitions", _GAUGE,
+        "Partitions of the cluster without a leader; exported by the controller."),
+    MetricFamily("tidelog_cluster_partitions", _GAUGE,
+        "Partitions of the cluster; exported by the controller."),
+    MetricFamily("tidelog_cluster_topics", _GAUGE, "Topics of the cluster; exported by the controller."),
+    MetricFamily("tidelog_alive_brokers", _GAUGE, "Brokers that are alive, as this broker knows."),
+    MetricFamily("tidelog_leader_elections_total", _COUNTER,
+        "Leaders elected while this broker was the controller.", ("clean",)),
+    MetricFamily("tidelog_metadata_sequence", _GAUGE,
+        "The number of the last metadata change that this broker knows; the differences between brokers "
+        "are their lag."),
+    MetricFamily("tidelog_broker_registered", _GAUGE, "1 while the cluster knows this life of the broker."),
+    MetricFamily("tidelog_session_losses_total", _COUNTER,
+        "Sessions with the coordination store that were lost."),
+    # the disk
+    MetricFamily("tidelog_flush_seconds", _HISTOGRAM,
+        "From the request of a sync to its end, waiting for a thread included."),
+    MetricFamily("tidelog_flush_failures_total", _COUNTER, "Syncs that failed."),
+    MetricFamily("tidelog_cleaner_rounds_total", _COUNTER, "Logs compacted."),
+    MetricFamily("tidelog_cleaner_failures_total", _COUNTER, "Compactions that failed."),
+    MetricFamily("tidelog_cleaner_records_read_total", _COUNTER, "Records that compaction read."),
+    MetricFamily("tidelog_cleaner_records_kept_total", _COUNTER, "Records that compaction kept."),
+    MetricFamily("tidelog_cleaner_bytes_read_total", _COUNTER, "Bytes that compaction read."),
+    MetricFamily("tidelog_cleaner_bytes_written_total", _COUNTER, "Bytes that compaction wrote."),
+    # groups
+    MetricFamily("tidelog_groups", _GAUGE, "Groups coordinated here.", ("type", "state")),
+    MetricFamily("tidelog_group_members", _GAUGE, "Members of a group coordinated here.", ("group",)),
+    MetricFamily("tidelog_group_lag", _GAUGE,
+        "Messages between a group's committed offsets and the high watermarks, all partitions together.",
+        ("group",)),
+    MetricFamily("tidelog_group_partition_lag", _GAUGE,
+        "Messages between a group's committed offset and the high watermark of a partition.",
+        ("group", "topic", "partition")),
+    MetricFamily("tidelog_group_partitions_without_lag", _GAUGE,
+        "Partitions of a group whose high watermark is not known here yet.", ("group",)),
+    MetricFamily("tidelog_groups_left_out", _GAUGE,
+        "Groups without series of their own because of tidelog.metrics.groups.max."),
+    MetricFamily("tidelog_group_partitions_left_out", _GAUGE,
+        "Partitions of groups without a series because of tidelog.metrics.group.partitions.max."),
+    # producers and transactions
+    MetricFamily("tidelog_producers", _GAUGE, "Producer ids that the partitions led here remember."),
+    MetricFamily("tidelog_transactions", _GAUGE, "Transactional ids coordinated here.", ("state",)),
+    MetricFamily("tidelog_transactions_decided_total", _COUNTER,
+        "Transactions that coordinators here committed or aborted; one that is taken up again counts again.",
+        ("outcome",)),
+    # limits
+    MetricFamily("tidelog_throttled_total", _COUNTER, "Answers that a quota held back.", ("quota",)),
+    MetricFamily("tidelog_throttle_seconds_total", _COUNTER, "For how long quotas held back.", ("quota",)),
+    MetricFamily("tidelog_connections", _GAUGE, "Connections that are open.", ("listener",)),
+    MetricFamily("tidelog_connections_accepted_total", _COUNTER, "Connections taken in."),
+    MetricFamily("tidelog_connections_refused_total", _COUNTER,
+        "Connections refused, or closed because of what the peer did."),
+    MetricFamily("tidelog_receive_buffer_bytes", _GAUGE, "Memory of requests that have not arrived whole."),
+    # the process
+    MetricFamily("tidelog_events_total", _COUNTER, "Domain events.", ("kind",)),
+    MetricFamily("tidelog_event_loop_delay_seconds", _HISTOGRAM,
+        "How late the event loop wakes up, measured ten times a second."),
+    MetricFamily("tidelog_build_info", _GAUGE, "1, with the versions in its labels.", ("version", "python")),
+    MetricFamily("tidelog_broker_info", _GAUGE,
+        "1, with who this is in its labels.", ("broker", "cluster", "rack")),
+    MetricFamily("tidelog_scrape_seconds", _GAUGE, "Time on the event loop that the last scrape took."),
+    MetricFamily("process_cpu_seconds_total", _COUNTER, "User and system time of the process."),
+    MetricFamily("process_resident_memory_bytes", _GAUGE, "Memory of the process that is in RAM."),
+    MetricFamily("process_virtual_memory_bytes", _GAUGE, "Address space of the process."),
+    MetricFamily("process_open_fds", _GAUGE, "Open file descriptors."),
+    MetricFamily("process_max_fds", _GAUGE, "How many file descriptors may be open."),
+    MetricFamily("process_threads", _GAUGE, "Threads of the process."),
+    MetricFamily("process_start_time_seconds", _GAUGE, "When the process started, in seconds since 1970."),
+)  # fmt: skip
+
+FAMILIES: dict[str, MetricFamily] = {row.name: row for row in _ROWS}

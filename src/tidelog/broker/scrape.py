@@ -1,0 +1,241 @@
+"""Work out what a broker's metrics are now, in small steps.
+
+`scrape` is a generator: between two pieces of text the event loop may serve requests, so a broker with ten
+thousand partitions is not held up by being looked at. Figures of one scrape may therefore be some
+milliseconds apart. Nothing that changes is iterated over across a step.
+
+Series by topic are given to the first `tidelog.metrics.topics.max` topics, which keep them; counts that moved
+between series would look like resets. Series by group go to those with most lag.
+"""
+
+import platform
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidelog import __version__
+from tidelog.broker.exposition import family, histograms, single
+from tidelog.broker.group_lag import GroupLags
+from tidelog.broker.topic_traffic import TopicCounts
+from tidelog.model.errors import ErrorCode
+from tidelog.model.events import (
+    ISR_EXPANDED,
+    ISR_SHRANK,
+    LEADER_ELECTED,
+    LEADER_ELECTED_UNCLEANLY,
+    SESSION_LOST,
+)
+from tidelog.model.identifiers import NO_LEADER
+from tidelog.protocol.apis import APIS
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+#: replicas looked at in one step
+REPLICAS_PER_STEP = 250
+_CODES = {int(code): code.name for code in ErrorCode}
+_NOT_COUNTED_YET = TopicCounts()
+
+
+class Scrape:
+    """Looks at one broker, again and again."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._lags = GroupLags(broker)
+        #: topics that have series, in the order in which they were first seen
+        self._topics: dict[str, None] = {}
+        #: what was found in an image, and its version
+        self._image_version = -1
+        self._offline = self._partitions = 0
+
+    def run(self) -> Iterator[str]:
+        """The text, piece by piece; pieces may be empty."""
+        yield self._requests()
+        yield from self._replicas()
+        yield self._cluster()
+        yield self._disk()
+        yield from self._lags.run()
+        yield from self._transactions()
+        yield self._limits()
+        yield self._identity()
+
+    def _requests(self) -> str:
+        broker, requests = self._broker, self._broker.metrics.requests
+        return "".join(
+            (
+                histograms(
+                    "tidelog_request_seconds",
+                    {(_api_name(key),): each for key, each in sorted(requests.latencies.items())},
+                ),
+                family(
+                    "tidelog_request_errors_total",
+                    [
+                        ((_api_name(key), _CODES.get(code, str(code))), count)
+                        for (key, code), count in sorted(requests.errors.items())
+                    ],
+                ),
+                single("tidelog_parked_requests", broker.parking.count),
+                single("tidelog_fetch_sessions", len(broker.fetch_sessions)),
+            )
+        )
+
+    # -- replicas and topics
+
+    def _replicas(self) -> Iterator[str]:
+        broker, traffic = self._broker, self._broker.metrics.traffic
+        sizes: Counter[str] = Counter()
+        segments: Counter[str] = Counter()
+        under_replicated = under_min_isr = producers = 0
+        for number, partition in enumerate(list(broker.replicas()), 1):
+            if number % REPLICAS_PER_STEP == 0:
+                yield ""
+            if broker.replica(partition.topic, partition.index) is not partition:
+                continue  # given up since the list was made
+            traffic.settle(partition)
+            sizes[partition.topic] += partition.log.size_bytes
+            segments[partition.topic] += len(partition.log.segments)
+            if partition.leads:
+                producers += partition.log.producers.producers_count
+                replicas = partition.replicas
+                if replicas is not None:
+                    under_replicated += len(replicas.isr) < replicas.replica_count
+                    under_min_isr += replicas.under_min_isr(partition.config.min_insync_replicas)
+        yield self._topic_families(sizes, segments)
+        counts = broker.metrics.events.counts
+        yield "".join(
+            (
+                single("tidelog_partitions_led", len(broker.partitions)),
+                single("tidelog_partitions_followed", len(broker.followed)),
+                single("tidelog_under_replicated_partitions", under_replicated),
+                single("tidelog_under_min_isr_partitions", under_min_isr),
+                single("tidelog_unopened_topics", len(broker.unopened_topics)),
+                single("tidelog_isr_shrinks_total", counts[ISR_SHRANK]),
+                single("tidelog_isr_expands_total", counts[ISR_EXPANDED]),
+                single("tidelog_replication_bytes_in_total", traffic.replication_bytes_in),
+                single("tidelog_replication_bytes_out_total", traffic.replication_bytes_out),
+                single("tidelog_producers", producers),
+            )
+        )
+
+    def _topic_families(self, sizes: Counter[str], segments: Counter[str]) -> str:
+        found = self._broker.metrics.traffic.topics
+        shown = self._shown_topics(found)
+        rows = [(name, found.get(name, _NOT_COUNTED_YET)) for name in shown]
+        return "".join(
+            (
+                family("tidelog_topic_bytes_in_total", [((n,), c.bytes_in) for n, c in rows]),
+                family("tidelog_topic_messages_in_total", [((n,), c.messages_in) for n, c in rows]),
+                family("tidelog_topic_bytes_out_total", [((n,), c.bytes_out) for n, c in rows]),
+                family("tidelog_topic_messages_out_total", [((n,), c.messages_out) for n, c in rows]),
+                family("tidelog_topic_segment_rolls_total", [((n,), c.rolls) for n, c in rows]),
+                family("tidelog_topic_log_size_bytes", [((n,), sizes[n]) for n in shown]),
+                family("tidelog_topic_segments", [((n,), segments[n]) for n in shown]),
+                single("tidelog_topics_left_out", len(found) - len(shown)),
+            )
+        )
+
+    def _shown_topics(self, found: dict[str, TopicCounts]) -> list[str]:
+        """The topics with series: those that had some, then others while there is room."""
+        limit = self._broker.settings.get_int("tidelog.metrics.topics.max")
+        for gone in [name for name in self._topics if name not in found]:
+            del self._topics[gone]
+        if len(self._topics) < min(limit, len(found)):
+            for name in sorted(found):
+                if len(self._topics) >= limit:
+                    break
+                self._topics[name] = None
+        return list(self._topics)[:limit]
+
+    # -- the cluster
+
+    def _cluster(self) -> str:
+        broker = self._broker
+        metadata, image, counts = broker.metadata, broker.image, broker.metrics.events.counts
+        decides = metadata.is_controller
+        elected = counts[LEADER_ELECTED], counts[LEADER_ELECTED_UNCLEANLY]
+        parts = [
+            single("tidelog_active_controller", int(decides)),
+            single("tidelog_alive_brokers", len(image.alive_brokers)),
+            family("tidelog_leader_elections_total", [(("true",), elected[0]), (("false",), elected[1])]),
+            single("tidelog_metadata_sequence", metadata.sequence),
+            single("tidelog_broker_registered", int(metadata.broker_epoch >= 0)),
+            single("tidelog_session_losses_total", counts[SESSION_LOST]),
+        ]
+        if decides:
+            self._count_image()
+            parts += [
+                single("tidelog_controller_epoch", metadata.controller_epoch),
+                single("tidelog_offline_partitions", self._offline),
+                single("tidelog_cluster_partitions", self._partitions),
+                single("tidelog_cluster_topics", len(image.topics)),
+            ]
+        return "".join(parts)
+
+    def _count_image(self) -> None:
+        image = self._broker.image
+        if image.version == self._image_version:
+            return
+        self._image_version = image.version
+        topics = image.topics.values()
+        self._partitions = sum(len(topic.partitions) for topic in topics)
+        self._offline = sum(each.leader == NO_LEADER for topic in topics for each in topic.partitions)
+
+    # -- the rest
+
+    def _disk(self) -> str:
+        metrics = self._broker.metrics
+        cleaner = metrics.cleaner
+        return "".join(
+            (
+                histograms("tidelog_flush_seconds", {(): metrics.flushes}),
+                single("tidelog_flush_failures_total", metrics.flush_failures),
+                single("tidelog_cleaner_rounds_total", cleaner.rounds),
+                single("tidelog_cleaner_failures_total", cleaner.failures),
+                single("tidelog_cleaner_records_read_total", cleaner.records_read),
+                single("tidelog_cleaner_records_kept_total", cleaner.records_kept),
+                single("tidelog_cleaner_bytes_read_total", cleaner.bytes_read),
+                single("tidelog_cleaner_bytes_written_total", cleaner.bytes_written),
+            )
+        )
+
+    def _transactions(self) -> Iterator[str]:
+        broker = self._broker
+        states: Counter[str] = Counter()
+        if "transactions" in broker.__dict__:  # asking for it would make it
+            for machine in broker.transactions.loaded_machines():
+                yield ""
+                states.update(str(each.state) for each in list(machine.transactions.values()))
+        aborted, committed = broker.metrics.transactions_decided
+        yield family("tidelog_transactions", [((state,), n) for state, n in sorted(states.items())])
+        outcomes = [(("abort",), aborted), (("commit",), committed)]
+        yield family("tidelog_transactions_decided_total", outcomes)
+
+    def _limits(self) -> str:
+        metrics = self._broker.metrics
+        counts, waits = metrics.throttle_count, metrics.throttle_ms
+        return "".join(
+            (
+                family("tidelog_throttled_total", [((quota,), n) for quota, n in sorted(counts.items())]),
+                family(
+                    "tidelog_throttle_seconds_total",
+                    [((quota,), n / 1000) for quota, n in sorted(waits.items())],
+                ),
+                family(
+                    "tidelog_events_total",
+                    [((kind,), n) for kind, n in sorted(metrics.events.counts.items())],
+                ),
+            )
+        )
+
+    def _identity(self) -> str:
+        broker = self._broker
+        who = (str(broker.node_id), broker.image.cluster_id, broker.settings.rack or "")
+        return family("tidelog_broker_info", [(who, 1)]) + family(
+            "tidelog_build_info", [((__version__, platform.python_version()), 1)]
+        )
+
+
+def _api_name(key: int) -> str:
+    api = APIS.get(key)
+    return str(key) if api is None else api.name

@@ -1,0 +1,33 @@
+"""The settings of metrics: rows of the one table (see settings_table)."""
+
+from tidelog.model.setting_rows import Importance, SettingType
+from tidelog.model.setting_rows import broker_setting as _broker
+
+_INT, _STRING = SettingType.INT, SettingType.STRING
+_MEDIUM, _LOW = Importance.MEDIUM, Importance.LOW
+
+METRICS_SETTINGS = (
+    _broker(
+        "tidelog.metrics.port", _INT, None, _MEDIUM,
+        "Serve /metrics, /healthz, /readyz and /events over HTTP on this port; 0 picks a free one, and "
+        "nothing is served when not set.", minimum=0, maximum=65_535,
+    ),
+    _broker(
+        "tidelog.metrics.host", _STRING, "127.0.0.1", _MEDIUM,
+        "The address that tidelog.metrics.port listens on. There is no authentication: leave it on the "
+        "loopback, or let only the network of the monitoring reach it.",
+    ),
+    _broker(
+        "tidelog.metrics.topics.max", _INT, 1_000, _LOW,
+        "How many topics have metrics of their own; tidelog_topics_left_out counts the others.", minimum=0,
+    ),
+    _broker(
+        "tidelog.metrics.groups.max", _INT, 1_000, _LOW,
+        "How many groups have metrics of their own, those with most lag first.", minimum=0,
+    ),
+    _broker(
+        "tidelog.metrics.group.partitions.max", _INT, 10_000, _LOW,
+        "How many partitions of groups have their lag told, those of the groups with most lag first.",
+        minimum=0,
+    ),
+)  # fmt: skip

@@ -1,0 +1,240 @@
+"""A small HTTP listener on the broker's event loop: /metrics, /healthz, /readyz, /events.
+
+- `/metrics`: Prometheus' text format. It is worked out in slices of a millisecond, so that requests of
+  clients are served in between; scrapes that come while one is under way get the same answer.
+- `/healthz`: 200 as long as the event loop turns; nothing else is asked. For whoever restarts processes.
+- `/readyz`: 200 when clients should come: the cluster knows this broker and every log is open; else 503.
+  The body names each condition.
+- `/events?after=N`: the newest domain events with a number above N, as JSON.
+
+GET and HEAD only, and there is no authentication: it listens on the loopback unless told otherwise. Limits:
+`CONNECTIONS_MAX` connections, `REQUEST_BYTES_MAX` of request, `IDLE_SECONDS` of silence.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, NamedTuple, cast
+from urllib.parse import parse_qs, urlsplit
+
+from tidelog.broker.exposition import CONTENT_TYPE, single
+from tidelog.server.process_metrics import LoopProbe, connection_families, process_families
+
+if TYPE_CHECKING:
+    from tidelog.broker.scrape import Scrape
+    from tidelog.server.edge import Edge
+
+CONNECTIONS_MAX = 64
+REQUEST_BYTES_MAX = 8 << 10
+IDLE_SECONDS = 30.0
+SLICE_NS = 1_000_000
+JSON_TYPE = "application/json"
+TEXT_TYPE = "text/plain; charset=utf-8"
+_HEAD_END = b"\r\n\r\n"
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    status: HTTPStatus
+    content_type: str
+    body: str
+
+
+Answer = Callable[[Page], None]
+
+
+class MetricsEndpoint:
+    """The listener of one broker."""
+
+    def __init__(self, edge: "Edge") -> None:
+        self._edge = edge
+        self._loop = edge.loop
+        self._probe = LoopProbe(edge.loop)
+        self._server: asyncio.Server | None = None
+        self._scrape: Scrape | None = None
+        #: who waits for the scrape that is under way
+        self._waiting: list[Answer] = []
+        self._scrape_seconds = 0.0
+        self.connections: set[HttpConnection] = set()
+        self.stopping = False
+        self.url = ""
+
+    def __repr__(self) -> str:
+        return f"<MetricsEndpoint connections={len(self.connections)} waiting={len(self._waiting)}>"
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 becomes one that is free."""
+        self._server = await self._loop.create_server(lambda: HttpConnection(self), host or None, port)
+        bound_port = self._server.sockets[0].getsockname()[1]
+        shown = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{bound_port}/metrics"
+
+    def close(self) -> None:
+        """Close the listener and every connection."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        self._waiting.clear()
+        self._probe.close()
+
+    # -- pages
+
+    def answer(self, target: str, then: Answer) -> None:
+        """Find the page of a request; `then` at once, or when it is made."""
+        parts = urlsplit(target)
+        match parts.path:
+            case "/metrics":
+                self._answer_metrics(then)
+            case "/healthz":
+                then(Page(HTTPStatus.OK, TEXT_TYPE, "ok\n"))
+            case "/readyz":
+                then(self._readiness())
+            case "/events":
+                then(self._events(parts.query))
+            case _:
+                then(
+                    Page(HTTPStatus.NOT_FOUND, TEXT_TYPE, "there are /metrics, /healthz, /readyz, /events\n")
+                )
+
+    def _readiness(self) -> Page:
+        broker = self._edge.broker
+        conditions = {
+            "registered": broker.metadata.broker_epoch >= 0,
+            "logs_open": not broker.unopened_topics,
+            "not_stopping": not self.stopping,
+        }
+        ready = all(conditions.values())
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        body = {"ready": ready, "broker": broker.node_id, "conditions": conditions}
+        return Page(status, JSON_TYPE, json.dumps(body) + "\n")
+
+    def _events(self, query: str) -> Page:
+        after = parse_qs(query).get("after", ["0"])[-1]
+        if not after.isascii() or not after.isdigit() or len(after) > 18:
+            return Page(HTTPStatus.BAD_REQUEST, TEXT_TYPE, "after is the number of an event\n")
+        events = self._edge.broker.metrics.events
+        body = {
+            "broker": self._edge.broker.node_id,
+            "last": events.count,
+            "events": [event.as_json() for event in events.after(int(after))],
+        }
+        return Page(HTTPStatus.OK, JSON_TYPE, json.dumps(body, default=list) + "\n")
+
+    # -- metrics
+
+    def _answer_metrics(self, then: Answer) -> None:
+        self._waiting.append(then)
+        if len(self._waiting) > 1:
+            return
+        if self._scrape is None:
+            from tidelog.broker.scrape import Scrape
+
+            self._scrape = Scrape(self._edge.broker)
+        self._go_on(self._scrape.run(), [], 0)
+
+    def _go_on(self, pieces: Iterator[str], text: list[str], spent_ns: int) -> None:
+        """Work for one slice, then let the loop have a turn."""
+        if not self._waiting:
+            return  # the endpoint was closed
+        began_ns = perf_counter_ns()
+        for piece in pieces:
+            text.append(piece)
+            if perf_counter_ns() - began_ns > SLICE_NS:
+                spent_ns += perf_counter_ns() - began_ns
+                self._loop.call_soon(self._go_on, pieces, text, spent_ns)
+                return
+        text += (connection_families(self._edge), process_families(self._probe))
+        self._scrape_seconds = (spent_ns + perf_counter_ns() - began_ns) / 1e9
+        text.append(single("tidelog_scrape_seconds", self._scrape_seconds))
+        page = Page(HTTPStatus.OK, CONTENT_TYPE, "".join(text))
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then(page)
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection: requests one after the other, each with an empty body."""
+
+    def __init__(self, endpoint: MetricsEndpoint) -> None:
+        self._endpoint = endpoint
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._answering = False
+        self._idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._endpoint.connections) >= CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        self._endpoint.connections.add(self)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._endpoint.connections.discard(self)
+        self._transport = None
+        if self._idle is not None:
+            self._idle.cancel()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wait(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self.close)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) > REQUEST_BYTES_MAX:
+            self.close()
+            return
+        self._serve_next()
+
+    def _serve_next(self) -> None:
+        head, end, rest = self._received.partition(_HEAD_END)
+        if self._answering or not end:
+            return
+        self._received = rest
+        self._wait()
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        headers = {
+            name.strip().lower(): value.strip().lower()
+            for name, _, value in (line.partition(":") for line in lines[1:])
+        }
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            self._send(Page(HTTPStatus.BAD_REQUEST, TEXT_TYPE, "not an HTTP/1 request\n"), "", keeps=False)
+            return
+        method, target, version = words
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        keeps = version != "HTTP/1.0" and headers.get("connection") != "close" and not has_body
+        if method not in ("GET", "HEAD"):
+            page = Page(HTTPStatus.METHOD_NOT_ALLOWED, TEXT_TYPE, "GET or HEAD only\n")
+            self._send(page, method, keeps=False)
+            return
+        self._answering = True
+        self._endpoint.answer(target, lambda page: self._send(page, method, keeps=keeps))
+
+    def _send(self, page: Page, method: str, *, keeps: bool) -> None:
+        self._answering = False
+        if self._transport is None:
+            return
+        body = page.body.encode()
+        connection = "keep-alive" if keeps else "close"
+        allow = "Allow: GET, HEAD\r\n" if page.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        head = (
+            f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
+            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n{allow}"
+            f"Connection: {connection}\r\n\r\n"
+        )
+        self._transport.write(head.encode() + (b"" if method == "HEAD" else body))
+        if not keeps:
+            self._transport.close()
+        elif self._received:
+            self._serve_next()
