@@ -51,6 +51,7 @@ from tidelog.storage.partition_metadata import read_topic_id
 if TYPE_CHECKING:
     from tidelog.broker.authorization import Authorization
     from tidelog.broker.group_coordinator import GroupCoordinator
+    from tidelog.broker.quotas import Quotas
     from tidelog.broker.transaction_coordinator import TransactionCoordinator
 
 __all__ = ["Broker", "Request"]
@@ -92,6 +93,8 @@ class Broker:
         self.users = BrokerUsers(self)
         #: who may do what; None where everybody may do everything
         self.authorization: Authorization | None = None
+        #: how much of everything clients may; None where nobody has a limit
+        self.quotas: Quotas | None = None
         self.node_id = settings.node_id
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
@@ -187,6 +190,7 @@ class Broker:
             from tidelog.broker.authorization import Authorization
 
             self.authorization = Authorization(self, image)
+        self._adopt_quotas(image)
         self._set_strays_aside(image)
         self.housekeeping = Housekeeping(self)
         self.replication.open_all(image)
@@ -357,12 +361,24 @@ class Broker:
             self._adopt_settings(new)
         if self.authorization is not None and old.acls is not new.acls:
             self.authorization.adopt(new)
+        if old.client_quotas is not new.client_quotas:
+            self._adopt_quotas(new)
         self.replication.image_changed(old, new)
         decides = self.metadata.is_controller
         sequence = self.metadata.sequence
         tell_of_image(self.metrics.events, self.node_id, old, new, sequence=sequence, decides=decides)
         if self.progressed:
             self.wake_progressed()
+
+    def _adopt_quotas(self, image: ClusterImage) -> None:
+        if self.quotas is not None and image.client_quotas:
+            self.quotas.adopt(image)
+        elif image.client_quotas:
+            from tidelog.broker.quotas import Quotas
+
+            self.quotas = Quotas(self, image)
+        else:
+            self.quotas = None
 
     def _adopt_settings(self, image: ClusterImage) -> None:
         cluster = image.broker_configs.get(CLUSTER_DEFAULTS, {})

@@ -12,6 +12,7 @@ import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.parking import Parked
@@ -53,12 +54,14 @@ class ConnectionContext:
         "frame_bytes_max",
         "gate",
         "host",
+        "is_replica",
         "listener_name",
         "port",
         "principal",
         "produce_shape_end",
         "produce_shapes",
         "software",
+        "throttle_ms",
         "token_id",
     )
 
@@ -73,6 +76,10 @@ class ConnectionContext:
         #: the delegation token that it authenticated with, if it did
         self.token_id = ""
         self.encrypted = False
+        #: whether it is another broker that fetches: quotas are not for it
+        self.is_replica = False
+        #: for how long the server shall read nothing from it, since it is above a quota
+        self.throttle_ms = 0
         #: the largest frame that is taken from it at present
         self.frame_bytes_max = 0
         self.software = ("", "")
@@ -116,7 +123,7 @@ class Request:
 class PendingAnswer:
     """The place of a parked request in its connection's order of answers."""
 
-    __slots__ = ("api_key", "began_ns", "chunks", "on_filled", "parked", "requests")
+    __slots__ = ("api_key", "began_ns", "change", "chunks", "on_filled", "parked", "requests")
 
     def __init__(self, parked: Parked) -> None:
         self.parked = parked
@@ -124,10 +131,12 @@ class PendingAnswer:
         self.requests: RequestMetrics | None = None
         self.api_key = self.began_ns = 0
         self.chunks: Any = None
+        #: what is done to the answer when it comes
+        self.change: Callable[[Any], Any] | None = None
         self.on_filled: Callable[[], None] | None = None
 
     def fill(self, chunks: Any) -> None:
-        self.chunks = chunks
+        self.chunks = chunks if self.change is None else self.change(chunks)
         if self.requests is not None:
             self.requests.answered(self.api_key, self.began_ns)
         if self.on_filled is not None:
@@ -186,6 +195,8 @@ class Dispatcher:
             return self._private(context, key, version, correlation_id, client_id_length, frame)
         if not api.serves(version):
             return self._unserved(api, version, correlation_id)
+        quotas = self._broker.quotas
+        began_ns = 0 if quotas is None else perf_counter_ns()
         try:
             flexible = api.first_flexible is not None and version >= api.first_flexible
             position = body_position(frame, client_id_length, flexible)
@@ -211,6 +222,11 @@ class Dispatcher:
                 answer = self._control(context, api, version, correlation_id, frame, position)
         except MalformedRequest as fault:
             raise CloseConnection(f"malformed request: {fault}") from fault
+        if quotas is not None:
+            if key == PRODUCE:
+                answer = quotas.produced(context, version, len(frame), perf_counter_ns() - began_ns, answer)
+            elif key == FETCH:
+                answer = quotas.fetch_took(context, version, perf_counter_ns() - began_ns, answer)
         requests = self._requests
         if type(answer) is PendingAnswer:
             answer.api_key, answer.began_ns, answer.requests = key, requests.began_ns, requests
@@ -284,7 +300,9 @@ class Dispatcher:
         if image_version != self._metadata_version:
             self._metadata_cache.clear()
             self._metadata_version = image_version
-        if len(frame) - position > METADATA_CACHE_REQUEST_BYTES_MAX:
+        quotas = self._broker.quotas
+        counted = quotas is not None and quotas.limits_requests(context)
+        if counted or len(frame) - position > METADATA_CACHE_REQUEST_BYTES_MAX:
             return self._control(context, api, version, correlation_id, frame, position)
         asker = None if self._broker.authorization is None else (context.principal, context.host)
         key = (version, context.listener_name, asker, bytes(frame[position:]))
@@ -324,6 +342,12 @@ class Dispatcher:
             handler = self._handlers[api.key] = module.handle
         body = messages.decode_request(api, version, frame, position)
         request = Request(context, api, version, body)
+        quotas = self._broker.quotas
+        if quotas is not None:
+            return quotas.serve(lambda asked: self._authorized(handler, asked), request, perf_counter_ns)
+        return self._authorized(handler, request)
+
+    def _authorized(self, handler: Handler, request: Request) -> Any:
         authorization = self._broker.authorization
         if authorization is not None:
             return authorization.serve(handler, request)

@@ -58,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_end",
+        "_muted_count",
         "_output",
         "_paused",
         "_pending",
@@ -86,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end = 0
         self._pending: deque[Any] = deque()
         self._paused = False
+        self._muted_count = 0
 
     # -- life
 
@@ -181,6 +183,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif output.queued_bytes > QUEUED_ANSWER_BYTES_MAX or len(self._pending) >= edge.in_flight_max:
             self._pause()
+        if self.context.throttle_ms:
+            self._mute()
 
     def _end_turn(self) -> None:
         """Send the answers of the requests just served, and wake those who waited for what they wrote."""
@@ -323,6 +327,8 @@ class Connection(asyncio.BufferedProtocol):
             self._send(chunks)
         if self._output is not None:
             self._output.flush()
+        if self.context.throttle_ms:
+            self._mute()
         self._resume()
 
     def _send(self, chunks: Any) -> None:
@@ -344,6 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         output = self._output
         if (
             self._paused
+            and not self._muted_count
             and self._transport is not None
             and output is not None
             and output.queued_bytes <= QUEUED_ANSWER_BYTES_MAX
@@ -351,6 +358,18 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self._paused = False
             self._transport.resume_reading()
+
+    def _mute(self) -> None:
+        """Read nothing from a client that is above a quota for as long as it is told to wait."""
+        throttle_ms, self.context.throttle_ms = self.context.throttle_ms, 0
+        self._muted_count += 1
+        self._pause()
+        self.edge.loop.call_later(throttle_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted_count -= 1
+        self.last_active_ms = self.edge.monotonic_ms
+        self._resume()
 
     @property
     def answering(self) -> bool:

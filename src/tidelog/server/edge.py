@@ -76,6 +76,10 @@ class Edge:
         """Count a new connection in, or refuse it because there are too many."""
         context = connection.context
         refusal = self._limits.enter(context.host, context.listener_name, self.clock.monotonic_ms())
+        quotas = self.broker.quotas
+        if refusal is None and quotas is not None and not quotas.admits(context.host):
+            self._limits.leave(context.host, context.listener_name)
+            refusal = "too many new connections from one address (connection_creation_rate)"
         if refusal is not None:
             self.report(context, refusal)
             return False

@@ -124,6 +124,9 @@ class FetchPlan:
         collected = Collected()
         request = self.request
         remaining = min(request.max_bytes, self.broker.fetch_bytes_max)
+        quotas = self.broker.quotas
+        if quotas is not None and (limit_bytes := quotas.fetch_bytes_max(self.context)) is not None:
+            remaining = min(remaining, limit_bytes)
         read_committed = request.isolation == READ_COMMITTED
         rack = request.rack_id if self.broker.rack_aware_reads else ""
         find_partition = self.broker.find_partition
@@ -172,6 +175,9 @@ class FetchPlan:
         """Encode the answer; an incremental one leaves out partitions without news."""
         session = self.session
         rows = collected.rows
+        quotas = self.broker.quotas
+        if quotas is not None and (throttle_ms := quotas.fetched(self.context, collected.size_bytes)):
+            return self._throttled(throttle_ms)
         if session is not None:
             newsworthy = [row for row in rows if session.has_news(*row)]
             if not self.opened:
@@ -190,6 +196,16 @@ class FetchPlan:
             self.version,
             self.correlation_id,
             session_id=0 if session is None else session.session_id,
+        )
+
+    def _throttled(self, throttle_ms: int) -> Chunks:
+        """Nothing but the time to wait (KIP-219); a session that would begin with it does not begin."""
+        session_id = 0 if self.session is None else self.session.session_id
+        if self.opened:
+            self.broker.fetch_sessions.drop(session_id)
+            session_id = 0
+        return encode_response(
+            [], self.version, self.correlation_id, session_id=session_id, throttle_time_ms=throttle_ms
         )
 
 
@@ -255,6 +271,7 @@ def handle(
         authorization = broker.authorization
         if authorization is not None and not authorization.allows_cluster_action(context):
             return _refuse_follower(request, version, correlation_id)
+        context.is_replica = True
         return _handle_follower(broker, request, version, correlation_id, now_ms)
     session: FetchSession | None = None
     opened = False

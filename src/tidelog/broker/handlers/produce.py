@@ -229,7 +229,12 @@ def _append_all(
     if targets.flushes or targets.replications:
         timeout_ms = request.timeout_ms
         return _park(broker, answers, targets, version, correlation_id, now_ms + timeout_ms)
-    if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
+    if (
+        len(request.topics) == 1
+        and len(request.topics[0][1]) == 1
+        # Who has a limit goes the long way, where every request is counted.
+        and (broker.quotas is None or not broker.quotas.limits_produce(context))
+    ):
         _remember_shape(broker, context, version, frame, request, answers)
     return encode_response(answers, version, correlation_id)
 
