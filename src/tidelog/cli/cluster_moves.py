@@ -64,7 +64,7 @@ def check_brokers(plan: ReassignmentPlan, state: ClusterState) -> None:
 
 def partition_sizes(cluster: ClusterAdmin, plan: ReassignmentPlan) -> dict[tuple[str, int], int]:
     """The largest replica of each partition of the plan, where the cluster can be asked for it."""
-    if not cluster.connection.plaintext() or not plan.moves:
+    if not plan.moves:
         return {}
     addresses = {broker.id: broker.address for broker in cluster.state().brokers if broker.alive}
     topics: dict[str, list[int]] = {}

@@ -138,10 +138,6 @@ class ClusterAdmin:
     @cached_property
     def address(self) -> str:
         """The broker that direct requests go to: one that the cluster says is alive."""
-        if not self.connection.plaintext():
-            raise CommandError(
-                "this is spoken over plaintext connections only", "use a plaintext listener of the cluster"
-            )
         found = self.connection.metadata(self.admin).brokers
         if not found:
             raise CommandError("the cluster names no broker", "check 'tidelog cluster status'")
@@ -168,7 +164,7 @@ class ClusterAdmin:
 
     def call(self, request: Any, response: type[Any]) -> Any:
         """Send one request to a live broker and return the answer."""
-        return call(self.address, request, response, self.connection.timeout_seconds)
+        return call(self.connection, self.address, request, response)
 
     def state(self) -> ClusterState:
         """Everything, as it is now."""
@@ -181,8 +177,7 @@ class ClusterAdmin:
             node.id: BrokerState(node.id, f"{node.host}:{node.port}", node.rack, True)
             for node in described.nodes
         }
-        direct = self.connection.plaintext()
-        epochs = self._epochs() if direct and self.offers(METADATA, 9) else {}
+        epochs = self._epochs() if self.offers(METADATA, 9) else {}
         partitions = tuple(
             PartitionState(
                 name,
@@ -195,13 +190,13 @@ class ClusterAdmin:
             for name, topic in sorted(known.topics.items())
             for number, partition in sorted(topic.partitions.items())
         )
-        brokers = self._dead_brokers(partitions) if not direct else self._fenced(partitions)
+        brokers = self._fenced(partitions)
         return ClusterState(
             described.cluster_id,
             described.controller.id if described.controller is not None else None,
             tuple(sorted({**brokers, **alive}.values())),
             partitions,
-            self._quorum() if direct and self.offers(DESCRIBE_QUORUM, 0) else None,
+            self._quorum() if self.offers(DESCRIBE_QUORUM, 0) else None,
         )
 
     @staticmethod

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from tidelog.cli.errors import CommandError, explained
+from tidelog.cli.errors import CommandError, explained, from_kafka_error
 from tidelog.cli.properties import parse_assignments, read_properties
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.admin._metadata import ClusterMetadata
+
+    from tidelog.client.link import Link
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_KAFKA_PORT = 9092
@@ -73,6 +75,8 @@ class Connection:
     properties: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float = 10.0
     last_error: str | None = None
+    #: a failure of TLS or SASL, which no patience heals
+    refusal: "KafkaError | None" = None
 
     def admin(self) -> "AdminClient":
         from confluent_kafka.admin import AdminClient
@@ -95,6 +99,9 @@ class Connection:
             with explained(f"asking {self.bootstrap} for metadata"):
                 return client.list_topics(timeout=self.timeout_seconds)
         except CommandError as failure:
+            client.poll(0)  # what the client has noticed is told to `_remember` in here
+            if self.refusal is not None:
+                raise from_kafka_error(self.refusal, f"asking {self.bootstrap} for metadata") from failure
             if self.last_error is None:
                 raise
             raise CommandError(
@@ -111,8 +118,27 @@ class Connection:
                 "raise --timeout, or check 'tidelog cluster status'",
             ) from failure
 
-    def plaintext(self) -> bool:
-        return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
+    def link(self, address: str) -> "Link":
+        """A connection of our own to one broker, secured by the same properties."""
+        from tidelog.client.client_settings import ClientSettings
+        from tidelog.client.faults import BadOption, ClientFault
+        from tidelog.client.link import Link
+
+        timeout_ms = str(int(self.timeout_seconds * 1000))
+        options = {
+            "client.id": "tidelog-cli",
+            **self.properties,
+            "bootstrap.servers": self.bootstrap,
+            "request.timeout.ms": timeout_ms,
+            "socket.connection.setup.timeout.ms": timeout_ms,
+        }
+        options.pop("socket.timeout.ms", None)
+        try:
+            return Link.open(*split_address(address), ClientSettings.from_options(options))
+        except BadOption as failure:
+            raise CommandError(f"the client properties were refused: {failure}") from failure
+        except ClientFault as failure:
+            raise CommandError(f"the connection to {address} failed: {failure}") from failure
 
     def _client(self, client_class: Any, defaults: Mapping[str, Any]) -> Any:
         probe(self.bootstrap)
@@ -129,6 +155,8 @@ class Connection:
     def _remember(self, error: "KafkaError") -> None:
         # Kept, not printed: librdkafka reports every lost connection, most of which heal by themselves.
         self.last_error = error.str()
+        if error.name() in ("_AUTHENTICATION", "_SSL"):
+            self.refusal = error
 
 
 def _silent_logger() -> logging.Logger:

@@ -192,11 +192,6 @@ def delete_offsets(connection: Connection, name: str, topics: tuple[str, ...], y
     """
     from tidelog.cli.wire import delete_group_offsets
 
-    if not connection.plaintext():
-        raise CommandError(
-            "delete-offsets speaks to the broker without TLS and SASL only",
-            "'tidelog group delete' forgets the whole group on a secured cluster",
-        )
     admin = connection.admin()
     coordinator = describe_group(connection, admin, name).coordinator
     chosen = _chosen(connection, admin, topics)

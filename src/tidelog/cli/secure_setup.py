@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.cli.errors import CommandError
+from tidelog.client.client_settings import ClientSettings
 from tidelog.coordination.opening import open_store
 from tidelog.coordination.store import ABSENT, Conflict, StoreError, Write
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
@@ -64,6 +65,20 @@ class SecureSetup:
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": f"User:{ADMIN};User:{BROKER_USER}",
         }
+
+    def client_settings(self) -> ClientSettings:
+        """How this machine's own supervisor asks the brokers."""
+        return ClientSettings(
+            bootstrap_servers=(),
+            client_id="tidelog-supervisor",
+            security_protocol=PROTOCOL,
+            sasl_mechanism=SCRAM_SHA_256,
+            sasl_username=BROKER_USER,
+            sasl_password=self.passwords[BROKER_USER],
+            ca_location=str(self.folder / "ca.pem"),
+            request_timeout_ms=5_000,
+            connection_timeout_ms=5_000,
+        )
 
     def write_client_files(self, bootstrap: str) -> None:
         """Write how clients connect, as the admin."""

@@ -89,8 +89,6 @@ def _offset(found: dict[tuple[str, int], Any], name: str, partition: int) -> int
 
 def _sizes(connection: Connection, names: list[str], known: Any) -> dict[tuple[int, str, int], int]:
     # Sizes come from DescribeLogDirs, which confluent-kafka lacks; the rest is worth showing without.
-    if not connection.plaintext():
-        return {}
     from tidelog.cli.wire import partition_sizes
 
     brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in known.brokers.values()}

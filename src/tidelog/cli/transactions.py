@@ -51,11 +51,6 @@ class TransactionsOfCluster:
     """The brokers of a cluster, by their addresses."""
 
     def __init__(self, connection: Connection) -> None:
-        if not connection.plaintext():
-            raise CommandError(
-                "transactions are looked at over plaintext connections only",
-                "use a plaintext listener of the cluster",
-            )
         self._connection = connection
         with explained("the cluster cannot be described"):
             self._metadata = connection.admin().list_topics(timeout=connection.timeout_seconds)
@@ -64,7 +59,7 @@ class TransactionsOfCluster:
         }
 
     def _call(self, broker: int, request: Any, response: type[Any]) -> Any:
-        return call(self.brokers[broker], request, response, self._connection.timeout_seconds)
+        return call(self._connection, self.brokers[broker], request, response)
 
     def listed(self, states: tuple[str, ...]) -> list[ListedTransaction]:
         """The transactional ids of every broker, by name."""

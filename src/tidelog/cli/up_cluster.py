@@ -142,7 +142,8 @@ def run_cluster(
     ]
     reporter = Reporter(plan, overrides[0], started, as_json)
     try:
-        return Supervisor(processes, data=plan.data, report=reporter.report).run()
+        security = None if plan.security is None else plan.security.client_settings()
+        return Supervisor(processes, data=plan.data, report=reporter.report, security=security).run()
     except SupervisorRefused as refused:
         raise CommandError(
             str(refused), "free the port or choose another --port, or look into the log"

@@ -1,64 +1,38 @@
-"""Requests that confluent-kafka does not offer, spoken directly: DescribeLogDirs and OffsetDelete.
+"""Requests that confluent-kafka does not offer, spoken directly: DescribeLogDirs, OffsetDelete and others.
 
-One request, one answer over a plain TCP connection, with kio's messages. It knows neither TLS nor SASL:
-callers check `Connection.plaintext()` first and say so.
+One request, one answer, with kio's messages, over a connection that is secured by the same properties as the
+client's (`Connection.link`).
 """
 
 import io
-import socket
-import struct
 from typing import Any
 
-from tidelog.cli.connection import Connection, split_address
+from tidelog.cli.connection import Connection
 from tidelog.cli.errors import CommandError
+from tidelog.client.faults import ClientFault
 from tidelog.protocol import schema_reader
-
-FRAME_SIZE_MAX_BYTES = 64 << 20
-_CORRELATION_ID = 1
+from tidelog.protocol.primitives import MalformedRequest, malformed_if_fails
 
 
-def call(address: str, request: Any, response_class: type[Any], timeout_seconds: float) -> Any:
+def call(connection: Connection, address: str, request: Any, response_class: type[Any]) -> Any:
     """Send one kio request to `address` and return the parsed response."""
-    from kio.serial import entity_reader, entity_writer
+    from kio.serial import entity_writer
 
     body = io.BytesIO()
-    header = request.__header_schema__(
-        request_api_key=request.__api_key__,
-        request_api_version=request.__version__,
-        correlation_id=_CORRELATION_ID,
-        client_id="tidelog-cli",
-    )
-    entity_writer(type(header))(body, header)
     entity_writer(type(request))(body, request)
-    payload = body.getvalue()
+    link = connection.link(address)
     try:
-        with socket.create_connection(split_address(address), timeout=timeout_seconds) as channel:
-            channel.sendall(struct.pack(">i", len(payload)) + payload)
-            (size_bytes,) = struct.unpack(">i", _receive(channel, 4))
-            if not 0 <= size_bytes <= FRAME_SIZE_MAX_BYTES:
-                raise CommandError(f"{address} answered with a frame of {size_bytes} bytes")
-            answer = memoryview(_receive(channel, size_bytes))
-    except (OSError, EOFError) as failure:
+        ticket = link.send(request.__api_key__, request.__version__, body.getvalue())
+        answer = link.receive(ticket)
+        # kio's own reader refuses the -1 that stands for a time that is not known.
+        response, _ = malformed_if_fails(schema_reader.entity_reader(response_class), answer, 0)
+    except ClientFault as failure:
         raise CommandError(f"the connection to {address} failed: {failure}") from failure
-    return _parse(answer, response_class, entity_reader)
-
-
-def _parse(answer: memoryview, response_class: type[Any], entity_reader: Any) -> Any:
-    header_class = response_class.__header_schema__
-    _, header_size = entity_reader(header_class)(answer, 0)
-    # kio's own reader refuses the -1 that stands for a time that is not known.
-    response, _ = schema_reader.entity_reader(response_class)(answer, header_size)
+    except MalformedRequest as failure:
+        raise CommandError(f"the answer of {address} cannot be read: {failure}") from failure
+    finally:
+        link.close()
     return response
-
-
-def _receive(channel: socket.socket, size_bytes: int) -> bytes:
-    received = bytearray()
-    while len(received) < size_bytes:
-        piece = channel.recv(min(1 << 16, size_bytes - len(received)))
-        if not piece:
-            raise EOFError("it was closed before the answer came")
-        received += piece
-    return bytes(received)
 
 
 def partition_sizes(
@@ -76,7 +50,7 @@ def partition_sizes(
     )
     sizes: dict[tuple[int, str, int], int] = {}
     for broker_id, address in brokers.items():
-        response = call(address, request, DescribeLogDirsResponse, connection.timeout_seconds)
+        response = call(connection, address, request, DescribeLogDirsResponse)
         for directory in response.results:
             for topic in directory.topics:
                 for partition in topic.partitions:
@@ -110,7 +84,7 @@ def delete_group_offsets(
             for name, partitions in topics.items()
         ),
     )
-    response = call(coordinator, request, OffsetDeleteResponse, connection.timeout_seconds)
+    response = call(connection, coordinator, request, OffsetDeleteResponse)
     if response.error_code.value != 0:
         raise CommandError(f"the offsets of group {group!r} were not deleted: {response.error_code.name}")
     return {

@@ -26,6 +26,8 @@ SASL_AUTHENTICATE = 36
 _KNOWN_APIS = {
     SASL_HANDSHAKE: Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, None, Family.SECURITY, Stage.OPENING),
     SASL_AUTHENTICATE: Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, Family.SECURITY, Stage.OPENING),
+    # what an Apache Kafka is asked for: where its controllers stand
+    55: Api(55, "DescribeQuorum", 0, 2, 0, Family.METADATA),
     **APIS,
 }
 

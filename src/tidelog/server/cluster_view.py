@@ -2,12 +2,12 @@
 
 A supervisor needs little: who is the controller, which brokers are known, is every replica in sync. That is
 one Metadata request of version 1, whose layout is fixed and short, so it is spoken here by hand: importing a
-client, or kio, would cost more than starting a broker.
+client, or kio, would cost more than starting a broker. A secured cluster is asked over a `Link`.
 """
 
 import socket
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.protocol.primitives import (
     DECODING_ERRORS,
@@ -16,6 +16,9 @@ from tidelog.protocol.primitives import (
     read_nullable_string,
     read_string,
 )
+
+if TYPE_CHECKING:
+    from tidelog.client.client_settings import ClientSettings
 
 METADATA_API_KEY = 3
 METADATA_VERSION = 1
@@ -56,9 +59,17 @@ class ClusterView(NamedTuple):
         )
 
 
-def ask(address: str, *, topics: bool = True, timeout_seconds: float = 5.0) -> ClusterView:
+def ask(
+    address: str,
+    *,
+    topics: bool = True,
+    timeout_seconds: float = 5.0,
+    security: "ClientSettings | None" = None,
+) -> ClusterView:
     """Ask the broker at `address`; `topics` includes the partitions of every topic."""
     host, _, port = address.rpartition(":")
+    if security is not None:
+        return _ask_securely((host.strip("[]"), int(port)), topics, security)
     header = struct.pack(">hhih", METADATA_API_KEY, METADATA_VERSION, 0, len(CLIENT_ID)) + CLIENT_ID
     request = header + INT32.pack(ALL_TOPICS if topics else NO_TOPICS)
     try:
@@ -71,9 +82,24 @@ def ask(address: str, *, topics: bool = True, timeout_seconds: float = 5.0) -> C
     except OSError as fault:
         raise NoView(f"{address}: {fault}") from fault
     try:
-        return _parse(memoryview(answer))
+        return _parse(memoryview(answer), INT32.size)
     except DECODING_ERRORS as fault:
         raise NoView(f"{address} answered with something else than metadata: {fault}") from fault
+
+
+def _ask_securely(address: tuple[str, int], topics: bool, security: "ClientSettings") -> ClusterView:
+    from tidelog.client.faults import ClientFault
+    from tidelog.client.link import Link
+
+    try:
+        link = Link.open(*address, security)
+        try:
+            body = INT32.pack(ALL_TOPICS if topics else NO_TOPICS)
+            return _parse(link.receive(link.send(METADATA_API_KEY, METADATA_VERSION, body)), 0)
+        finally:
+            link.close()
+    except (ClientFault, *DECODING_ERRORS) as fault:
+        raise NoView(f"{address[0]}:{address[1]}: {fault}") from fault
 
 
 def _receive(channel: socket.socket, size_bytes: int) -> bytes:
@@ -86,8 +112,8 @@ def _receive(channel: socket.socket, size_bytes: int) -> bytes:
     return bytes(received)
 
 
-def _parse(answer: memoryview) -> ClusterView:
-    position = INT32.size  # the correlation id
+def _parse(answer: memoryview, position: int) -> ClusterView:
+    """Read the answer's body, which begins at `position`."""
     addresses: dict[int, str] = {}
     count, position = read_array_length(answer, position)
     for _ in range(count):

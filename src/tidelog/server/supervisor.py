@@ -26,12 +26,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog.server import local_cluster
 from tidelog.server.broker_process import BrokerNotStarted, BrokerProcess
 from tidelog.server.cluster_view import ClusterView, NoView, ask
 from tidelog.server.restart_policy import RestartPolicy
+
+if TYPE_CHECKING:
+    from tidelog.client.client_settings import ClientSettings
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -114,7 +117,10 @@ class Supervisor:
         report: Callable[[Event], None],
         policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
+        security: "ClientSettings | None" = None,
     ) -> None:
+        """`security` is how brokers are asked that do not speak to everybody."""
+        self._security = security
         self._lives = {
             process.broker_id: BrokerLife(process, _address(process.settings)) for process in processes
         }
@@ -412,7 +418,7 @@ class Supervisor:
         if life.state is not BrokerState.READY:
             return None
         try:
-            return ask(life.address, timeout_seconds=ASK_SECONDS_MAX)
+            return ask(life.address, timeout_seconds=ASK_SECONDS_MAX, security=self._security)
         except NoView:
             return None
 
