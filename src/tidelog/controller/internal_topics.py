@@ -9,8 +9,8 @@ def internal_topic(name: str, settings: BrokerSettings, broker_count: int) -> To
     """The topic to create under an internal name.
 
     Deliberate difference: a broker whose store nobody can share lowers the replication factor to the brokers
-    there are, so that one broker works with the default settings. Where others may join, too few brokers is an
-    error that clients retry, as in Kafka: who comes first must not fix the factor at one.
+    there are, so that one broker works with the default settings. Where others may join, too few brokers is
+    an error that clients retry, as in Kafka: who comes first must not fix the factor at one.
     """
     assert broker_count > 0
     shared = bool(settings.get("zookeeper.connect") or settings.get("tidelog.coordination.path"))
