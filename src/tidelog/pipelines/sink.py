@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 #: rows are gathered up to this size before they are encoded: Spark's batches are small
 GATHER_BYTES = 4 << 20
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _MESSAGE_BYTES_HINT = (
     "; the topic's max.message.bytes bounds a batch: set kafka.batch.size lower, or that higher"
 )
@@ -87,8 +88,10 @@ class TaskWriter:
             if self._writer is None:
                 return None
             self._writer.flush()
-        except BaseException:
+        except BaseException as fault:
             self._give_up()
+            if isinstance(fault, Refusal) and fault.code in _TOO_LARGE:
+                raise BadRow(str(fault) + _MESSAGE_BYTES_HINT) from fault
             raise
         finally:
             self._cluster.close()
@@ -159,12 +162,7 @@ class TaskWriter:
             codec=options.codec,
             level=options.level,
         )
-        try:
-            self._writer.send([BatchToSend(topic, batch.partition, batch.data) for batch in encoded])
-        except Refusal as refusal:
-            if refusal.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-                raise BadRow(str(refusal) + _MESSAGE_BYTES_HINT) from refusal
-            raise
+        self._writer.send([BatchToSend(topic, batch.partition, batch.data) for batch in encoded])
 
     def _partition_count(self, topic: str) -> int:
         if topic not in self._partition_counts:
