@@ -18,6 +18,7 @@ COMMANDS = {
     "config": CommandEntry("tidelog.cli.config:config", "Read and change settings of topics and brokers."),
     "cluster": CommandEntry("tidelog.cli.cluster:cluster", "See how a cluster is, and move what it holds."),
     "user": CommandEntry("tidelog.cli.user:user", "Create, list and delete users, and change passwords."),
+    "console": CommandEntry("tidelog.cli.console:console", "Run the web console for a cluster."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "zookeeper": CommandEntry("tidelog.cli.zookeeper:zookeeper", "Run a real ZooKeeper for development."),

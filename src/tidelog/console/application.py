@@ -1,0 +1,205 @@
+"""The Starlette application: the table of routes, and how handlers are called.
+
+Handlers are plain functions that may block, called in worker threads: `handler(console, request)` answers a
+GET, `handler(console, request, form)` a POST. A ConsoleFault becomes a page (or JSON under /api) that says
+what is wrong and what to do.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from tidelog.console import api, pages_cluster, pages_groups, pages_records, pages_topics
+from tidelog.console.console import Console
+from tidelog.console.faults import FORBIDDEN, NOT_FOUND, UNAVAILABLE, ConsoleFault
+from tidelog.console.protection import Guard, same_origin
+from tidelog.console.rendering import STATIC
+
+FORM_BYTES_MAX = 8 << 20
+FORM_FIELDS_MAX = 100
+LIVE_STREAMS_MAX = 200
+KEEP_ALIVE_SECONDS = 15.0
+
+Read = Callable[[Console, Request], Response]
+Change = Callable[[Console, Request, dict[str, str]], Response]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+READS: tuple[tuple[str, Read], ...] = (
+    ("/", pages_cluster.overview),
+    ("/topics", pages_topics.topics),
+    ("/topics/new", pages_topics.new_topic),
+    ("/topics/{topic}", pages_topics.topic),
+    ("/topics/{topic}/settings", pages_topics.topic_settings),
+    ("/topics/{topic}/delete", pages_topics.delete_page),
+    ("/topics/{topic}/records", pages_records.records),
+    ("/topics/{topic}/records/{partition}/{offset}", pages_records.record),
+    ("/topics/{topic}/export", pages_records.export),
+    ("/topics/{topic}/produce", pages_records.produce_page),
+    ("/groups", pages_groups.groups),
+    ("/group", pages_groups.group),
+    ("/group/reset", pages_groups.reset_page),
+    ("/brokers", pages_cluster.brokers),
+    ("/brokers/{broker}", pages_cluster.broker),
+    ("/transactions", pages_cluster.transactions),
+    ("/access", pages_cluster.access),
+    ("/events", pages_cluster.events),
+    ("/api/cluster", api.cluster),
+    ("/api/brokers", api.brokers),
+    ("/api/topics", api.topics),
+    ("/api/topics/{topic}", api.topic),
+    ("/api/topics/{topic}/records", pages_records.records_json),
+    ("/api/groups", api.groups),
+    ("/api/groups/{group:path}", api.group),
+    ("/api/events", api.events),
+    ("/api/transactions", api.transactions),
+    ("/api/access", api.access),
+)
+
+CHANGES: tuple[tuple[str, Change], ...] = (
+    ("/topics", pages_topics.create_topic),
+    ("/topics/{topic}/settings", pages_topics.alter_topic),
+    ("/topics/{topic}/partitions", pages_topics.grow_topic),
+    ("/topics/{topic}/delete", pages_topics.delete_topic),
+    ("/topics/{topic}/produce", pages_records.produce),
+    ("/topics/{topic}/import", pages_records.import_records),
+    ("/group/reset", pages_groups.reset_group),
+    ("/group/delete", pages_groups.delete_group),
+)
+
+
+def create_application(console: Console) -> Starlette:
+    """The application of one console; the watcher runs while it does."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        console.watcher.start()
+        try:
+            yield
+        finally:
+            await run_in_threadpool(console.close)
+
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def tail(request: Request) -> Response:
+        return await pages_records.tail(console, request)
+
+    routes: list[Route | Mount] = [
+        Route("/healthz", health),
+        Route("/live", _Live(console).stream),
+        Route("/topics/{topic}/tail", tail),
+        *(Route(path, _reading(console, handler), methods=["GET"]) for path, handler in READS),
+        *(Route(path, _changing(console, handler), methods=["POST"]) for path, handler in CHANGES),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+
+    async def explain(request: Request, failure: Exception) -> Response:
+        assert isinstance(failure, ConsoleFault)
+        return await run_in_threadpool(fault_page, console, request, failure)
+
+    async def explain_status(request: Request, failure: Exception) -> Response:
+        assert isinstance(failure, HTTPException)
+        hint = "The menu leads to every page." if failure.status_code == NOT_FOUND else ""
+        fault = ConsoleFault(f"{failure.detail}: {request.url.path}", hint, failure.status_code)
+        return await run_in_threadpool(fault_page, console, request, fault)
+
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, allowed_hosts=console.settings.allowed_hosts)],
+        exception_handlers={ConsoleFault: explain, HTTPException: explain_status},
+        lifespan=lifespan,
+    )
+
+
+def fault_page(console: Console, request: Request, fault: ConsoleFault) -> Response:
+    """The page, or the JSON, that explains a fault."""
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"error": fault.message, "hint": fault.hint}, fault.status)
+    template = "unreachable.html" if fault.status == UNAVAILABLE else "fault.html"
+    return console.page(request, template, "", "Trouble", status=fault.status, fault=fault)
+
+
+def _reading(console: Console, handler: Read) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return await run_in_threadpool(handler, console, request)
+
+    return endpoint
+
+
+def _changing(console: Console, handler: Change) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        form = await read_form(request)
+        if not same_origin(request.headers) or not console.token.fits(form.get("token", "")):
+            raise ConsoleFault(
+                "the form is not from this console, or from before it was started again",
+                "Go back, reload the page, and send it again.",
+                FORBIDDEN,
+            )
+        if console.settings.read_only:
+            raise ConsoleFault("this console only reads", "It was started with --read-only.", FORBIDDEN)
+        return await run_in_threadpool(handler, console, request, form)
+
+    return endpoint
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a URL-encoded form, within limits."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        raise ConsoleFault(f"a form is expected, not {kind[:60]!r}")
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > FORM_BYTES_MAX:
+            raise ConsoleFault(f"the form is larger than {FORM_BYTES_MAX >> 20} MiB", "", 413)
+    try:
+        pairs = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
+        )
+    except ValueError as fault:
+        raise ConsoleFault(f"the form cannot be read: {fault}") from fault
+    return dict(pairs)
+
+
+class _Live:
+    """The stream that tells pages to look again: one event after each look of the watcher."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._open = 0
+
+    async def stream(self, request: Request) -> Response:
+        if self._open >= LIVE_STREAMS_MAX:
+            raise ConsoleFault(f"{LIVE_STREAMS_MAX} pages are open", "Close some of them.", UNAVAILABLE)
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[str]:
+        changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def looked() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        forget = self._console.watcher.listen(looked)
+        self._open += 1
+        try:
+            while True:
+                view = self._console.watcher.view
+                state = "seen" if view.fault is None else "unreachable"
+                yield f"event: look\ndata: {state}\n\n"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), KEEP_ALIVE_SECONDS)
+                changed.clear()
+        finally:
+            self._open -= 1
+            forget()

@@ -1,0 +1,125 @@
+"""The console's parts together, and what every page needs: the view, notices, rendering."""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from tidelog.console.faults import NOT_FOUND, UNAVAILABLE, UNREACHABLE_HINT, ConsoleFault
+from tidelog.console.kafka_changes import KafkaChanges
+from tidelog.console.kafka_client import KafkaClient
+from tidelog.console.protection import Token
+from tidelog.console.record_reader import RecordReader
+from tidelog.console.rendering import environment
+from tidelog.console.snapshot import Snapshot, TopicView
+from tidelog.console.tails import Tails
+from tidelog.console.watcher import POLL_SECONDS, View, Watcher
+from tidelog.console.wire_client import WireClient
+
+NOTICES_MAX = 200
+
+NAVIGATION = (
+    ("overview", "/", "Overview", "o"),
+    ("topics", "/topics", "Topics", "t"),
+    ("groups", "/groups", "Groups", "g"),
+    ("brokers", "/brokers", "Brokers", "b"),
+    ("transactions", "/transactions", "Transactions", "x"),
+    ("access", "/access", "Access", "a"),
+    ("events", "/events", "Events", "e"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """How a console is run."""
+
+    bootstrap: str = "localhost:9092"
+    properties: Mapping[str, str] | None = None
+    read_only: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    timeout_seconds: float = 10.0
+    poll_seconds: float = POLL_SECONDS
+
+
+class Console:
+    """One console of one cluster."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        properties = dict(settings.properties or {})
+        self.settings = settings
+        self.client = KafkaClient(settings.bootstrap, properties, settings.timeout_seconds)
+        self.changes = KafkaChanges(self.client)
+        self.wire = WireClient(settings.bootstrap, properties)
+        self.watcher = Watcher(self.client, self.wire, settings.poll_seconds)
+        self.reader = RecordReader(self.client)
+        self.tails = Tails(self.client)
+        self.token = Token()
+        self._templates = environment()
+        self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def close(self) -> None:
+        self.watcher.stop()
+        self.tails.close()
+        self.wire.close()
+
+    @property
+    def view(self) -> View:
+        """What was seen last; the first caller waits for the first look."""
+        if self.watcher.view.version == 0:
+            self.watcher.look()
+        return self.watcher.view
+
+    def snapshot(self) -> Snapshot:
+        """The last snapshot; ConsoleFault where there never was one."""
+        view = self.view
+        if view.snapshot is None:
+            raise view.fault or ConsoleFault("the cluster was not seen yet", UNREACHABLE_HINT, UNAVAILABLE)
+        return view.snapshot
+
+    def topic(self, name: str) -> TopicView:
+        """A topic of the last snapshot, or asked for now if it is too new for that."""
+        known = self.snapshot().topics.get(name)
+        if known is not None:
+            return known
+        found = self.client.topic(name)
+        if not found.partitions:
+            raise ConsoleFault(f"there is no topic {name!r}", "It may have been deleted.", NOT_FOUND)
+        return found
+
+    # Pages
+
+    def page(
+        self, request: Request, template: str, section: str, title: str, *, status: int = 200, **context: Any
+    ) -> HTMLResponse:
+        """A page from its template, inside the frame."""
+        view = self.watcher.view
+        text = self._templates.get_template(template).render(
+            section=section,
+            title=title,
+            navigation=NAVIGATION,
+            bootstrap=self.settings.bootstrap,
+            read_only=self.settings.read_only,
+            token=self.token.text,
+            view=view,
+            stale=view.fault if view.snapshot is not None else None,
+            notice=self._notices.get(request.query_params.get("notice", "")),
+            now=time.time(),
+            path=request.url.path,
+            **context,
+        )
+        return HTMLResponse(text, status)
+
+    def done(self, where: str, text: str, kind: str = "good") -> RedirectResponse:
+        """Go to a page that says what was done; the text stays here, so that no link can forge one."""
+        number = secrets.token_urlsafe(6)
+        self._notices[number] = (kind, text)
+        while len(self._notices) > NOTICES_MAX:
+            self._notices.popitem(last=False)
+        self.watcher.hurry()
+        joiner = "&" if "?" in where else "?"
+        return RedirectResponse(f"{where}{joiner}notice={number}", 303)

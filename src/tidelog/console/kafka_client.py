@@ -1,0 +1,334 @@
+"""Questions to a cluster through confluent-kafka's admin client, answered with values of `snapshot`.
+
+Calls block and may be made from any thread: one librdkafka client serves all of them. Every answer is waited
+for with a bound, and trouble is a ConsoleFault.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tidelog.console.faults import NOT_FOUND, ConsoleFault, explained
+from tidelog.console.snapshot import (
+    BrokerView,
+    GroupView,
+    MemberView,
+    PartitionView,
+    Snapshot,
+    TopicPartitionKey,
+    TopicView,
+)
+
+CLIENT_ID = "tidelog-console"
+OUTCOME_MARGIN_SECONDS = 2.0
+LIST_OFFSETS_BATCH = 5_000
+
+_log = logging.getLogger("tidelog.console.client")
+_log.addHandler(logging.NullHandler())
+_log.propagate = False
+
+_SOURCES = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG.value: "broker (dynamic)",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value: "cluster (dynamic)",
+    ConfigSource.STATIC_BROKER_CONFIG.value: "broker (start)",
+    ConfigSource.DEFAULT_CONFIG.value: "default",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingView:
+    """One setting as a broker tells of it."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    default: str | None
+
+    @property
+    def overridden(self) -> bool:
+        """Whether the resource itself has a value of its own, which can be taken back."""
+        return self.source in ("topic", "broker (dynamic)")
+
+
+class KafkaClient:
+    """One cluster, reached with the properties of librdkafka."""
+
+    def __init__(
+        self, bootstrap: str, properties: Mapping[str, str] | None = None, timeout_seconds: float = 10.0
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.properties = dict(properties or {})
+        self.timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._admin: AdminClient | None = None
+
+    def __repr__(self) -> str:
+        return f"<KafkaClient {self.bootstrap}>"
+
+    def client_properties(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The properties for another librdkafka client of this cluster."""
+        return {
+            "client.id": CLIENT_ID,
+            **extra,
+            **self.properties,
+            "bootstrap.servers": self.bootstrap,
+            "error_cb": _ignore_error,
+        }
+
+    @property
+    def admin(self) -> AdminClient:
+        with self._lock:
+            if self._admin is None:
+                with explained("the client properties were refused"):
+                    self._admin = AdminClient(self.client_properties({}), logger=_log)
+            return self._admin
+
+    def outcome(self, future: "Future[Any]") -> Any:
+        return future.result(timeout=self.timeout_seconds + OUTCOME_MARGIN_SECONDS)
+
+    # The cluster
+
+    def snapshot(self) -> Snapshot:
+        """Brokers, topics and groups now."""
+        with explained(f"the cluster at {self.bootstrap} did not answer"):
+            metadata = self.admin.list_topics(timeout=self.timeout_seconds)
+        brokers = {
+            broker.id: BrokerView(broker.id, str(broker.host), broker.port)
+            for broker in metadata.brokers.values()
+        }
+        problems: list[str] = []
+        controller = metadata.controller_id
+        try:
+            described = self.outcome(self.admin.describe_cluster(request_timeout=self.timeout_seconds))
+            brokers = {
+                node.id: BrokerView(node.id, node.host, node.port, node.rack) for node in described.nodes
+            }
+            controller = described.controller.id if described.controller is not None else controller
+        except (KafkaException, TimeoutError) as failure:
+            problems.append(f"racks are not known: {failure}")
+        topics = {name: _topic_view(topic) for name, topic in sorted(metadata.topics.items())}
+        groups = self._groups(problems)
+        return Snapshot(
+            metadata.cluster_id or "", controller, brokers, topics, groups, time.time(), tuple(problems)
+        )
+
+    def _groups(self, problems: list[str]) -> dict[str, GroupView]:
+        try:
+            listed = self.outcome(self.admin.list_consumer_groups(request_timeout=self.timeout_seconds))
+        except (KafkaException, TimeoutError) as failure:
+            problems.append(f"groups cannot be listed: {failure}")
+            return {}
+        problems += [f"a broker did not list its groups: {error}" for error in listed.errors]
+        return {
+            item.group_id: GroupView(item.group_id, _word(item.state), _word(item.type))
+            for item in sorted(listed.valid, key=lambda item: item.group_id)
+        }
+
+    def describe_groups(self, group_ids: Sequence[str]) -> dict[str, GroupView]:
+        """Members and assignments; groups that cannot be described are left out."""
+        if not group_ids:
+            return {}
+        futures = self.admin.describe_consumer_groups(list(group_ids), request_timeout=self.timeout_seconds)
+        found: dict[str, GroupView] = {}
+        for group_id, future in futures.items():
+            try:
+                found[group_id] = _group_view(self.outcome(future))
+            except (KafkaException, TimeoutError):
+                continue
+        return found
+
+    def describe_group(self, group_id: str) -> GroupView:
+        """One group; ConsoleFault where it is not known."""
+        with explained(f"group {group_id!r} cannot be described"):
+            futures = self.admin.describe_consumer_groups([group_id], request_timeout=self.timeout_seconds)
+            view = _group_view(self.outcome(futures[group_id]))
+        if view.state == "dead":
+            raise ConsoleFault(
+                f"there is no group {group_id!r}", "The list of groups shows those that are.", NOT_FOUND
+            )
+        return view
+
+    def committed(self, group_ids: Sequence[str]) -> dict[str, dict[TopicPartitionKey, int]]:
+        """Every offset that these groups have committed; groups that do not answer are left out."""
+        futures: dict[str, Future[Any]] = {}
+        # One request at a time for librdkafka, but all of them under way together.
+        for group_id in group_ids:
+            futures.update(
+                self.admin.list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group_id)], request_timeout=self.timeout_seconds
+                )
+            )
+        found: dict[str, dict[TopicPartitionKey, int]] = {}
+        for group_id, future in futures.items():
+            try:
+                listed = self.outcome(future).topic_partitions or []
+            except (KafkaException, TimeoutError):
+                continue
+            found[group_id] = {
+                (item.topic, item.partition): item.offset for item in listed if item.offset >= 0
+            }
+        return found
+
+    # Offsets
+
+    def offsets(
+        self,
+        partitions: Iterable[TopicPartitionKey],
+        *,
+        timestamp_ms: int | None = None,
+        earliest: bool = False,
+        committed_only: bool = False,
+    ) -> dict[TopicPartitionKey, int]:
+        """Where logs end, begin, or were at a time; partitions that cannot be asked are left out.
+
+        At a time after the last record the answer is -1.
+        """
+        spec: Any = OffsetSpec.earliest() if earliest else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        if timestamp_ms is not None:
+            spec = OffsetSpec.for_timestamp(timestamp_ms)
+        isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+        wanted = list(partitions)
+        found: dict[TopicPartitionKey, int] = {}
+        for start in range(0, len(wanted), LIST_OFFSETS_BATCH):
+            asked = {TopicPartition(*key): spec for key in wanted[start : start + LIST_OFFSETS_BATCH]}
+            with explained("the offsets cannot be listed"):
+                futures = self.admin.list_offsets(
+                    asked, isolation_level=isolation, request_timeout=self.timeout_seconds
+                )
+            for item, future in futures.items():
+                try:
+                    found[(item.topic, item.partition)] = self.outcome(future).offset
+                except (KafkaException, TimeoutError):
+                    continue
+        return found
+
+    # Topics
+
+    def topic(self, name: str) -> TopicView:
+        """One topic, asked for now; asking creates nothing."""
+        with explained(f"topic {name!r} cannot be described"):
+            futures = self.admin.describe_topics(
+                TopicCollection([name]), request_timeout=self.timeout_seconds
+            )
+            described = self.outcome(futures[name])
+        return TopicView(
+            name,
+            tuple(
+                PartitionView(
+                    item.id,
+                    item.leader.id if item.leader is not None else -1,
+                    tuple(node.id for node in item.replicas),
+                    tuple(node.id for node in item.isr),
+                )
+                for item in sorted(described.partitions, key=lambda item: item.id)
+            ),
+        )
+
+    def topic_settings(self, name: str) -> list[SettingView]:
+        return self._settings(ResourceType.TOPIC, name)
+
+    def broker_settings(self, broker_id: int) -> list[SettingView]:
+        return self._settings(ResourceType.BROKER, str(broker_id))
+
+    def _settings(self, kind: ResourceType, name: str) -> list[SettingView]:
+        resource = ConfigResource(kind, name)
+        with explained(f"the settings of {name!r} cannot be read"):
+            futures = self.admin.describe_configs([resource], request_timeout=self.timeout_seconds)
+            entries = self.outcome(futures[resource])
+        return [_setting_view(entry) for entry in sorted(entries.values(), key=lambda entry: entry.name)]
+
+
+def _ignore_error(error: Any) -> None:
+    """librdkafka reports every lost connection here; calls have their own errors."""
+
+
+def _word(value: Any) -> str:
+    return "unknown" if value is None else str(value.name).replace("_", " ").lower()
+
+
+def _topic_view(topic: Any) -> TopicView:
+    return TopicView(
+        topic.topic,
+        tuple(
+            PartitionView(item.id, item.leader, tuple(item.replicas), tuple(item.isrs))
+            for _, item in sorted(topic.partitions.items())
+        ),
+    )
+
+
+def _group_view(described: Any) -> GroupView:
+    members = tuple(
+        sorted(
+            (
+                MemberView(
+                    member.member_id,
+                    member.client_id,
+                    member.host,
+                    member.group_instance_id,
+                    _assigned(member.assignment),
+                    _assigned(member.target_assignment) if member.target_assignment is not None else None,
+                )
+                for member in described.members
+            ),
+            key=lambda member: (member.client_id, member.id),
+        )
+    )
+    coordinator = described.coordinator.id if described.coordinator is not None else None
+    return GroupView(
+        described.group_id,
+        _word(described.state),
+        _word(described.type),
+        members,
+        described.partition_assignor or "",
+        coordinator,
+        described=True,
+    )
+
+
+def _assigned(assignment: Any) -> tuple[TopicPartitionKey, ...]:
+    if assignment is None:
+        return ()
+    return tuple(sorted((item.topic, item.partition) for item in assignment.topic_partitions))
+
+
+def _setting_view(entry: Any) -> SettingView:
+    source = entry.source if isinstance(entry.source, int) else entry.source.value
+    # Synonyms go from the nearest to the farthest place; the last is what would hold without any.
+    default = next(
+        (
+            synonym.value
+            for synonym in reversed(list((entry.synonyms or {}).values()))
+            if synonym.source == ConfigSource.DEFAULT_CONFIG.value
+        ),
+        entry.value if source == ConfigSource.DEFAULT_CONFIG.value else None,
+    )
+    return SettingView(
+        entry.name,
+        entry.value,
+        _SOURCES.get(source, "unknown"),
+        bool(entry.is_read_only),
+        bool(entry.is_sensitive),
+        default,
+    )

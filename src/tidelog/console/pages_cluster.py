@@ -1,0 +1,221 @@
+"""Pages about the whole cluster: overview, brokers, transactions, access, events."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog.console.console import Console
+from tidelog.console.events import Event
+from tidelog.console.faults import NOT_FOUND, ConsoleFault, explained
+from tidelog.console.parameters import choice, integer
+from tidelog.console.setting_meanings import broker_meaning
+from tidelog.console.snapshot import Snapshot
+from tidelog.console.watcher import TRAFFIC
+
+OVERVIEW_EVENTS = 8
+OVERVIEW_TOPICS = 6
+OVERVIEW_GROUPS = 6
+SEVERITIES = ("all", "bad", "warn", "good", "note")
+
+Result = TypeVar("Result")
+
+
+def attempted(ask: Callable[[], Result], otherwise: Any) -> tuple[Result, str]:
+    """A part that a page can do without: its answer, or the fault in words."""
+    try:
+        return ask(), ""
+    except ConsoleFault as fault:
+        return otherwise, fault.message
+
+
+def recent_events(console: Console, count: int) -> list[Event]:
+    """The latest events, the newest first."""
+    return list(console.watcher.events)[-count:][::-1]
+
+
+def health_problems(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """What is wrong, as (severity, sentence, where to look)."""
+    found: list[tuple[str, str, str]] = []
+    for broker in snapshot.missing_brokers:
+        found.append(("bad", f"Broker {broker} is away but holds replicas", "/brokers"))
+    if snapshot.offline:
+        found.append(("bad", f"{snapshot.offline} partitions have no leader", "/topics?health=offline"))
+    if snapshot.under_replicated:
+        text = f"{snapshot.under_replicated} partitions have replicas that are not in sync"
+        found.append(("warn", text, "/topics?health=under-replicated"))
+    if snapshot.controller < 0:
+        found.append(("warn", "No controller is known", "/brokers"))
+    found += [("warn", problem, "") for problem in snapshot.problems]
+    return found
+
+
+def overview(console: Console, request: Request) -> Response:
+    snapshot = console.snapshot()
+    watcher = console.watcher
+    topics = [topic for topic in snapshot.topics.values() if not topic.internal]
+    rates = {topic.name: watcher.rate_history.latest(topic.name) for topic in topics}
+    busiest = sorted(topics, key=lambda topic: (-(rates[topic.name] or 0.0), topic.name))[:OVERVIEW_TOPICS]
+    behind = sorted(
+        snapshot.groups.values(),
+        key=lambda group: (-(watcher.lag[group.id].total if group.id in watcher.lag else 0), group.id),
+    )[:OVERVIEW_GROUPS]
+    return console.page(
+        request,
+        "overview.html",
+        "overview",
+        "Overview",
+        snapshot=snapshot,
+        problems=health_problems(snapshot),
+        topics_count=len(topics),
+        rates=rates,
+        busiest=busiest,
+        behind=behind,
+        lag=watcher.lag,
+        lag_history=watcher.lag_history,
+        rate_history=watcher.rate_history,
+        traffic=watcher.rate_history.samples(TRAFFIC),
+        traffic_now=watcher.rate_history.latest(TRAFFIC),
+        events=recent_events(console, OVERVIEW_EVENTS),
+    )
+
+
+def events(console: Console, request: Request) -> Response:
+    severity = choice(dict(request.query_params), "severity", SEVERITIES)
+    shown = [
+        event
+        for event in recent_events(console, len(console.watcher.events))
+        if severity in ("all", event.severity)
+    ]
+    return console.page(
+        request, "events.html", "events", "Events", events=shown, severity=severity, severities=SEVERITIES
+    )
+
+
+def brokers(console: Console, request: Request) -> Response:
+    snapshot = console.snapshot()
+    (folders, _), fault = attempted(lambda: console.wire.log_dirs(sorted(snapshot.brokers)), ([], []))
+    return console.page(
+        request,
+        "brokers.html",
+        "brokers",
+        "Brokers",
+        snapshot=snapshot,
+        folders=folders,
+        folders_fault=fault,
+        load=snapshot.broker_load,
+    )
+
+
+def broker(console: Console, request: Request) -> Response:
+    snapshot = console.snapshot()
+    broker_id = integer(request.path_params, "broker", -1)
+    found = snapshot.brokers.get(broker_id)
+    if found is None:
+        raise ConsoleFault(
+            f"broker {broker_id} is not there", "The list of brokers shows those that are.", NOT_FOUND
+        )
+    settings, settings_fault = attempted(lambda: console.client.broker_settings(broker_id), [])
+    (folders, sizes), folders_fault = attempted(lambda: console.wire.log_dirs([broker_id]), ([], []))
+    largest = sorted(sizes, key=lambda size: -size.size_bytes)[:20]
+    return console.page(
+        request,
+        "broker.html",
+        "brokers",
+        f"Broker {broker_id}",
+        snapshot=snapshot,
+        broker=found,
+        settings=settings,
+        meaning=broker_meaning,
+        settings_fault=settings_fault,
+        folders=folders,
+        folders_fault=folders_fault,
+        largest=largest,
+        load=snapshot.broker_load.get(broker_id, (0, 0)),
+    )
+
+
+def transactions(console: Console, request: Request) -> Response:
+    snapshot = console.snapshot()
+    found, fault = attempted(lambda: console.wire.transactions(sorted(snapshot.brokers)), [])
+    return console.page(
+        request, "transactions.html", "transactions", "Transactions", transactions=found, fault=fault
+    )
+
+
+def access_facts(console: Console) -> dict[str, Any]:
+    """Users, ACLs and quotas, each with the reason where it cannot be read."""
+    users, users_fault = attempted(lambda: _users(console), [])
+    acls, acls_fault = attempted(lambda: _acls(console), [])
+    quotas, quotas_fault = attempted(console.wire.quotas, [])
+    return {
+        "users": users,
+        "users_fault": users_fault,
+        "acls": acls,
+        "acls_fault": acls_fault,
+        "quotas": quotas,
+        "quotas_fault": quotas_fault,
+    }
+
+
+def access(console: Console, request: Request) -> Response:
+    return console.page(request, "access.html", "access", "Access", **access_facts(console))
+
+
+def _users(console: Console) -> list[dict[str, Any]]:
+    with explained("users cannot be read"):
+        future = console.client.admin.describe_user_scram_credentials(
+            request_timeout=console.client.timeout_seconds
+        )
+        assert isinstance(future, Future)  # a single one where no user is named
+        described = console.client.outcome(future)
+    return [
+        {
+            "name": name,
+            "credentials": [
+                f"{info.mechanism.name.replace('_', '-')} ({info.iterations} iterations)"
+                for info in described[name].scram_credential_infos
+            ],
+        }
+        for name in sorted(described)
+    ]
+
+
+def _acls(console: Console) -> list[dict[str, Any]]:
+    nothing: Any = None  # a filter without names matches every name; the annotations do not say so
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        nothing,
+        ResourcePatternType.ANY,
+        nothing,
+        nothing,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    with explained("ACLs cannot be read"):
+        future = console.client.admin.describe_acls(
+            everything, request_timeout=console.client.timeout_seconds
+        )
+        bindings = console.client.outcome(future)
+    rows = [
+        {
+            "principal": binding.principal,
+            "permission": binding.permission_type.name.lower(),
+            "operation": binding.operation.name.lower(),
+            "resource": binding.restype.name.lower(),
+            "name": binding.name,
+            "pattern": binding.resource_pattern_type.name.lower(),
+            "host": binding.host,
+        }
+        for binding in bindings
+    ]
+    return sorted(rows, key=lambda row: tuple(row.values()))

@@ -1,0 +1,50 @@
+"""Running the console: uvicorn in this process until it is told to stop."""
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from tidelog.console.application import create_application
+from tidelog.console.console import Console, ConsoleSettings
+
+STOP_SECONDS_MAX = 2
+
+
+class Server(uvicorn.Server):
+    """A server that says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+def make_server(settings: ConsoleSettings, on_ready: Callable[[], None]) -> Server:
+    """A server for a console, to be run with `run(sockets=[…])`."""
+    application = create_application(Console(settings))
+    config = uvicorn.Config(
+        application,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        # Streams have no end of their own; people who stop the console do not want to wait for them.
+        timeout_graceful_shutdown=STOP_SECONDS_MAX,
+    )
+    return Server(config, on_ready)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on; OSError where it cannot be had. Port 0 picks a free one."""
+    return socket.create_server(
+        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, reuse_port=False
+    )
+
+
+def serve(settings: ConsoleSettings, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    make_server(settings, on_ready).run(sockets=[listening])

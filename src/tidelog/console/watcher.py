@@ -1,0 +1,207 @@
+"""The thread that looks at the cluster every few seconds, and remembers a bounded past of it.
+
+Each look makes a new `Snapshot`; pages read `watcher.view`, a frozen value, so they need no lock. Ends of
+logs and committed offsets are sampled too, for lag and rates, within limits: at most PARTITIONS_SAMPLED_MAX
+partitions and GROUPS_SAMPLED_MAX groups at a look, groups in turn. A look that takes long makes the pause
+after it longer, so that the console never takes more than a fraction of a cluster's time.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tidelog.console import events
+from tidelog.console.events import Event
+from tidelog.console.faults import ConsoleFault
+from tidelog.console.history import History, Rates
+from tidelog.console.kafka_client import KafkaClient
+from tidelog.console.snapshot import GroupView, Snapshot, TopicPartitionKey
+from tidelog.console.wire_client import WireClient
+
+POLL_SECONDS = 2.0
+PAUSE_PER_WORK = 4.0
+PAUSE_SECONDS_MAX = 30.0
+PARTITIONS_SAMPLED_MAX = 2_000
+GROUPS_SAMPLED_MAX = 50
+EVENTS_MAX = 500
+TRAFFIC = "traffic"
+
+log = logging.getLogger("tidelog.console")
+
+
+@dataclass(frozen=True, slots=True)
+class LagView:
+    """How far a group is behind: in all, and per partition (committed, end)."""
+
+    total: int
+    partitions: dict[TopicPartitionKey, tuple[int, int | None]]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What pages draw: the last snapshot that succeeded, and the trouble if the latest look failed."""
+
+    snapshot: Snapshot | None = None
+    fault: ConsoleFault | None = None
+    version: int = 0
+
+
+class Watcher:
+    """Polls in a thread from `start` to `stop`; `look` makes one poll by hand."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        wire: WireClient,
+        poll_seconds: float = POLL_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._wire = wire
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._view = View()
+        self._looking = threading.Lock()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._listener_count = 0
+        self._rates = Rates()
+        self._group_cursor = 0
+        self._sampled_groups: list[str] = []
+        self._described: dict[str, GroupView] = {}
+        self._ends: dict[TopicPartitionKey, int] = {}
+        self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self.lag_history = History()
+        self.rate_history = History()
+        self.lag: dict[str, LagView] = {}
+
+    @property
+    def view(self) -> View:
+        return self._view
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="console-watcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def hurry(self) -> None:
+        """Look again now: something was changed through the console."""
+        self._wake.set()
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have `listener` called (in the watcher's thread) after each look; returns how to stop that."""
+        self._listener_count += 1
+        number = self._listener_count
+        self._listeners[number] = listener
+
+        def forget() -> None:
+            self._listeners.pop(number, None)
+
+        return forget
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            started = time.monotonic()
+            self.look()
+            spent = time.monotonic() - started
+            self._wake.wait(min(PAUSE_SECONDS_MAX, max(self._poll_seconds, PAUSE_PER_WORK * spent)))
+            self._wake.clear()
+
+    def look(self) -> None:
+        """One poll: snapshot, events, samples; trouble becomes part of the view."""
+        with self._looking:
+            before = self._view
+            try:
+                if before.snapshot is None or before.fault is not None:
+                    self._wire.probe()
+                snapshot = self._with_descriptions(self._client.snapshot())
+                self._view = View(snapshot, None, before.version + 1)
+                self._remember(before, snapshot)
+                self._sample(snapshot)
+            except ConsoleFault as fault:
+                self._view = View(before.snapshot, fault, before.version + 1)
+                if before.fault is None:
+                    log.warning("the cluster cannot be seen: %s", fault.message)
+                    self.events.append(Event(self._clock(), "unreachable", "bad", fault.message))
+        for listener in list(self._listeners.values()):
+            listener()
+
+    def _remember(self, before: View, snapshot: Snapshot) -> None:
+        if before.fault is not None:
+            self.events.append(Event(self._clock(), "reachable", "good", "The cluster answers again"))
+        if before.snapshot is not None:
+            self.events.extend(events.changes(before.snapshot, snapshot))
+
+    def _with_descriptions(self, snapshot: Snapshot) -> Snapshot:
+        """Members of some of the groups, in turn; the others keep what was known of them."""
+        ids = list(snapshot.groups)
+        if len(ids) > GROUPS_SAMPLED_MAX:
+            start = self._group_cursor % len(ids)
+            ids = (ids + ids)[start : start + GROUPS_SAMPLED_MAX]
+            self._group_cursor = start + GROUPS_SAMPLED_MAX
+        self._sampled_groups = ids
+        described = self._client.describe_groups(ids)
+        groups: dict[str, GroupView] = {}
+        for group_id, listed in snapshot.groups.items():
+            known = described.get(group_id) or self._described.get(group_id)
+            groups[group_id] = (
+                listed if known is None else replace(known, state=listed.state, type=listed.type)
+            )
+        self._described = {group_id: group for group_id, group in groups.items() if group.described}
+        return replace(snapshot, groups=groups)
+
+    def _sample(self, snapshot: Snapshot) -> None:
+        at = self._clock()
+        committed = self._client.committed(self._sampled_groups)
+        wanted = {key for offsets in committed.values() for key in offsets}
+        alive = {
+            (topic.name, partition.number)
+            for topic in snapshot.topics.values()
+            for partition in topic.partitions
+            if not partition.offline
+        }
+        wanted &= alive
+        everything = len(alive) <= PARTITIONS_SAMPLED_MAX
+        if everything:
+            wanted = alive
+        ends = self._client.offsets(sorted(wanted)[: PARTITIONS_SAMPLED_MAX * 2])
+        self._ends = ends
+        for group_id, offsets in committed.items():
+            rows = {key: (offset, ends.get(key)) for key, offset in offsets.items()}
+            total = sum(max(0, end - offset) for offset, end in rows.values() if end is not None)
+            self.lag[group_id] = LagView(total, rows, at)
+            self.lag_history.add(group_id, at, total)
+        for group_id in set(self.lag) - set(snapshot.groups):
+            del self.lag[group_id]
+        if everything:
+            self._sample_rates(at, ends)
+
+    def _sample_rates(self, at: float, ends: dict[TopicPartitionKey, int]) -> None:
+        by_topic: dict[str, int] = {}
+        for (topic, _), end in ends.items():
+            by_topic[topic] = by_topic.get(topic, 0) + end
+        total: float | None = None
+        for topic, end in by_topic.items():
+            rate = self._rates.rate(topic, at, end)
+            if rate is not None:
+                self.rate_history.add(topic, at, rate)
+                if not topic.startswith("__"):
+                    total = (total or 0.0) + rate
+        self._rates.keep_only(set(by_topic))
+        if total is not None:
+            self.rate_history.add(TRAFFIC, at, total)
+
+    def end_offset(self, topic: str, partition: int) -> int | None:
+        """The end of a log at the last look, if it was sampled."""
+        return self._ends.get((topic, partition))
