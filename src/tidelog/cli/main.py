@@ -19,6 +19,8 @@ COMMANDS = {
     "cluster": CommandEntry("tidelog.cli.cluster:cluster", "See how a cluster is, and move what it holds."),
     "user": CommandEntry("tidelog.cli.user:user", "Create, list and delete users, and change passwords."),
     "console": CommandEntry("tidelog.cli.console:console", "Run the web console for a cluster."),
+    "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),
+    "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "zookeeper": CommandEntry("tidelog.cli.zookeeper:zookeeper", "Run a real ZooKeeper for development."),

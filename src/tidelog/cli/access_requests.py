@@ -1,0 +1,46 @@
+"""Requests about ACLs and quotas, which any broker takes, and their refusals in words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.cli.connection import Connection, probe
+from tidelog.cli.errors import CommandError
+from tidelog.client.faults import ClientFault
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+from tidelog.protocol.apis import APIS
+from tidelog.protocol.primitives import MalformedRequest
+
+DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
+DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
+
+_HINTS = {
+    ErrorCode.SECURITY_DISABLED: "start the brokers with the setting authorizer.class.name "
+    "('tidelog up --secure' does)",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "connect as a super user, or as one who may ALTER the cluster",
+}
+
+
+def ask(connection: Connection, api_key: int, fields: Mapping[str, Any]) -> Any:
+    """Send one request to the first broker that takes it, and return the decoded answer."""
+    probe(connection.bootstrap)
+    api = APIS[api_key]
+    address = connection.bootstrap.split(",")[0].strip()
+    link = connection.link(address)
+    try:
+        ticket = link.send(api.key, api.max_version, messages.encode_request(api, api.max_version, fields))
+        return messages.decode_response(api, api.max_version, memoryview(link.receive(ticket)))
+    except ClientFault as failure:
+        raise CommandError(f"the connection to {address} failed: {failure}") from failure
+    except MalformedRequest as failure:
+        raise CommandError(f"the answer of {address} cannot be read: {failure}") from failure
+    finally:
+        link.close()
+
+
+def check(answer: Any, doing: str) -> None:
+    """Raise what went wrong, as a sentence."""
+    code = ErrorCode(int(answer.error_code))
+    if code is not ErrorCode.NONE:
+        reason = f"{answer.error_message} ({code.name})" if answer.error_message else code.name
+        raise CommandError(f"{doing}: {reason}", _HINTS.get(code))

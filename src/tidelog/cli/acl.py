@@ -1,0 +1,346 @@
+"""`tidelog acl`: who may, or may not, do what to which topics, groups, transactional ids and the cluster."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tidelog.cli.access_requests import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, ask, check
+from tidelog.cli.connection import Connection, connection_options
+from tidelog.cli.output import json_option, print_json, print_table
+from tidelog.model.acls import (
+    CLUSTER_NAME,
+    SUPPORTED_OPERATIONS,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
+Row = dict[str, Any]
+Patterns = list[tuple[ResourceType, str, PatternType]]
+
+_OPERATIONS = [
+    operation.name.lower().replace("_", "-") for operation in AclOperation if operation >= AclOperation.ALL
+]
+
+
+def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name resources; the command receives `patterns`."""
+    options = [
+        click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; '*' for all."),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; '*' for all."),
+        click.option(
+            "--transactional-id", "transactions", multiple=True, metavar="ID", help="A transactional id."
+        ),
+        click.option("--cluster", is_flag=True, help="The cluster itself."),
+        click.option("--prefix", is_flag=True, help="The names are beginnings of names."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _patterns(
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    cluster: bool,
+    prefix: bool,
+) -> Patterns:
+    way = PatternType.PREFIXED if prefix else PatternType.LITERAL
+    found: Patterns = [(ResourceType.TOPIC, name, way) for name in topics]
+    found += [(ResourceType.GROUP, name, way) for name in groups]
+    found += [(ResourceType.TRANSACTIONAL_ID, name, way) for name in transactions]
+    if cluster:
+        found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+    return found
+
+
+def principal_of(user: str) -> str:
+    """`alice` stands for `User:alice`; a name with a colon is a whole principal."""
+    return user if ":" in user else f"User:{user}"
+
+
+def _operation(word: str) -> AclOperation:
+    return AclOperation[word.upper().replace("-", "_")]
+
+
+def _row(kind: int, name: str, way: int, acl: Any) -> Row:
+    return {
+        "principal": acl.principal,
+        "permission": PermissionType(acl.permission_type).name.lower(),
+        "operation": AclOperation(acl.operation).name.lower().replace("_", "-"),
+        "resource": ResourceType(kind).name.lower().replace("_", "-"),
+        "name": name,
+        "pattern": PatternType(way).name.lower(),
+        "host": acl.host,
+    }
+
+
+def _print(rows: list[Row]) -> None:
+    columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
+    print_table(columns, [tuple(row[column] for column in columns) for row in rows])
+
+
+def _sentence(row: Row) -> str:
+    verb = "may" if row["permission"] == "allow" else "may not"
+    names = "that begin with " if row["pattern"] == "prefixed" else ""
+    where = "" if row["host"] == "*" else f" from {row['host']}"
+    if row["resource"] == "cluster":
+        return f"{row['principal']} {verb} {row['operation']} the cluster{where}."
+    kind = f"{row['resource']}s" if names or row["name"] == "*" else row["resource"]
+    return f"{row['principal']} {verb} {row['operation']} {kind} {names}{row['name']}{where}."
+
+
+def _create(
+    connection: Connection,
+    permission: PermissionType,
+    user: str,
+    operations: tuple[str, ...],
+    patterns: Patterns,
+    host: str,
+    as_json: bool,
+) -> None:
+    if not patterns:
+        raise click.UsageError("name what it is for: --topic, --group, --transactional-id or --cluster")
+    creations: list[Row] = []
+    for kind, name, way in patterns:
+        for word in operations:
+            operation = _operation(word)
+            if operation is not AclOperation.ALL and operation not in SUPPORTED_OPERATIONS[kind]:
+                raise click.UsageError(f"{word} is nothing that can be done to a {kind.name.lower()}")
+            creations.append(
+                {
+                    "resource_type": int(kind),
+                    "resource_name": name,
+                    "resource_pattern_type": int(way),
+                    "principal": principal_of(user),
+                    "host": host,
+                    "operation": int(operation),
+                    "permission_type": int(permission),
+                }
+            )
+    answer = ask(connection, CREATE_ACLS, {"creations": creations})
+    for result in answer.results:
+        check(result, "the ACL was not created")
+    rows = [
+        {
+            "principal": one["principal"],
+            "permission": permission.name.lower(),
+            "operation": AclOperation(one["operation"]).name.lower().replace("_", "-"),
+            "resource": ResourceType(one["resource_type"]).name.lower().replace("_", "-"),
+            "name": one["resource_name"],
+            "pattern": PatternType(one["resource_pattern_type"]).name.lower(),
+            "host": host,
+        }
+        for one in creations
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            click.echo(_sentence(row))
+
+
+@click.group()
+def acl() -> None:
+    """Say who may, or may not, do what to topics, groups, transactional ids and the cluster.
+
+    Without an ACL nobody may do anything but super users; what is denied is denied, whatever else is allowed.
+    read, write, delete and alter include describe.
+    """
+
+
+_USER = click.argument("user")
+_OPERATION_WORDS = click.argument(
+    "operations", nargs=-1, required=True, type=click.Choice(_OPERATIONS), metavar="OPERATION..."
+)
+_HOST = click.option(
+    "--host", default="*", show_default=True, metavar="ADDRESS", help="Only from this address."
+)
+
+
+@acl.command("allow")
+@_USER
+@_OPERATION_WORDS
+@_resource_options
+@_HOST
+@json_option
+@connection_options()
+def allow(
+    connection: Connection,
+    user: str,
+    operations: tuple[str, ...],
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    cluster: bool,
+    prefix: bool,
+    host: str,
+    as_json: bool,
+) -> None:
+    """Allow USER to do something; '*' is everybody.
+
+    Operations: all, read, write, create, delete, alter, describe, cluster-action, describe-configs,
+    alter-configs, idempotent-write, two-phase-commit.
+
+    \b
+    Examples:
+      tidelog acl allow alice write --topic orders
+      tidelog acl allow alice read --topic orders --group billing
+      tidelog acl allow '*' read --topic public. --prefix
+    """
+    patterns = _patterns(topics, groups, transactions, cluster, prefix)
+    _create(connection, PermissionType.ALLOW, user, operations, patterns, host, as_json)
+
+
+@acl.command("deny")
+@_USER
+@_OPERATION_WORDS
+@_resource_options
+@_HOST
+@json_option
+@connection_options()
+def deny(
+    connection: Connection,
+    user: str,
+    operations: tuple[str, ...],
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    cluster: bool,
+    prefix: bool,
+    host: str,
+    as_json: bool,
+) -> None:
+    """Deny USER something, whatever else is allowed; '*' is everybody.
+
+    \b
+    Examples:
+      tidelog acl deny mallory all --topic '*'
+      tidelog acl deny alice write --topic public.audit --host 10.0.0.7
+    """
+    patterns = _patterns(topics, groups, transactions, cluster, prefix)
+    _create(connection, PermissionType.DENY, user, operations, patterns, host, as_json)
+
+
+def _filters(
+    user: str | None, operation: str | None, patterns: Patterns, match: bool = False
+) -> list[dict[str, Any]]:
+    base = {
+        "resource_type_filter": int(ResourceType.ANY),
+        "resource_name_filter": None,
+        "pattern_type_filter": int(PatternType.ANY),
+        "principal_filter": None if user is None else principal_of(user),
+        "host_filter": None,
+        "operation": int(AclOperation.ANY if operation is None else _operation(operation)),
+        "permission_type": int(PermissionType.ANY),
+    }
+    if not patterns:
+        return [base]
+    return [
+        {
+            **base,
+            "resource_type_filter": int(kind),
+            "resource_name_filter": name,
+            "pattern_type_filter": int(PatternType.MATCH if match else way),
+        }
+        for kind, name, way in patterns
+    ]
+
+
+_OF_USER = click.option("--user", metavar="USER", help="Only those of this user.")
+_OF_OPERATION = click.option("--operation", type=click.Choice(_OPERATIONS), help="Only those for this.")
+
+
+@acl.command("list")
+@_OF_USER
+@_OF_OPERATION
+@_resource_options
+@click.option("--matching", is_flag=True, help="Everything that applies to the name, prefixes and '*' too.")
+@json_option
+@connection_options()
+def list_acls(
+    connection: Connection,
+    user: str | None,
+    operation: str | None,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    cluster: bool,
+    prefix: bool,
+    matching: bool,
+    as_json: bool,
+) -> None:
+    """List ACLs: all of them, or those of a user, an operation or a resource.
+
+    \b
+    Examples:
+      tidelog acl list
+      tidelog acl list --user alice --json
+      tidelog acl list --topic public.news --matching
+    """
+    rows: list[Row] = []
+    for one in _filters(user, operation, _patterns(topics, groups, transactions, cluster, prefix), matching):
+        answer = ask(connection, DESCRIBE_ACLS, one)
+        check(answer, "the ACLs cannot be read")
+        rows += [
+            _row(resource.resource_type, resource.resource_name, resource.pattern_type, entry)
+            for resource in answer.resources
+            for entry in resource.acls
+        ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        _print(rows)
+    else:
+        click.echo("There are no such ACLs.")
+
+
+@acl.command("delete")
+@_OF_USER
+@_OF_OPERATION
+@_resource_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@connection_options()
+def delete(
+    connection: Connection,
+    user: str | None,
+    operation: str | None,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    transactions: tuple[str, ...],
+    cluster: bool,
+    prefix: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete the ACLs of a user, an operation or a resource.
+
+    \b
+    Examples:
+      tidelog acl delete --user mallory --yes
+      tidelog acl delete --topic public. --prefix --operation read
+    """
+    patterns = _patterns(topics, groups, transactions, cluster, prefix)
+    if user is None and operation is None and not patterns:
+        raise click.UsageError("say which: --user, --operation, --topic, --group, … ")
+    filters = _filters(user, operation, patterns)
+    if not yes:
+        click.confirm("Delete every ACL that fits?", abort=True)
+    answer = ask(connection, DELETE_ACLS, {"filters": filters})
+    rows: list[Row] = []
+    for result in answer.filter_results:
+        check(result, "the ACLs were not deleted")
+        rows += [
+            _row(one.resource_type, one.resource_name, one.pattern_type, one) for one in result.matching_acls
+        ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        click.echo(f"Deleted {len(rows)} ACLs:")
+        _print(rows)
+    else:
+        click.echo("There are no such ACLs.")
