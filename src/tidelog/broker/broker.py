@@ -198,6 +198,7 @@ class Broker:
         self.metadata.listen(self._image_changed)
         self.image_version = image.version
         self.housekeeping.start()
+        self.users.start()
         self.log_moves.resume()
 
     def _open_configured_store(self) -> CoordinationStore:

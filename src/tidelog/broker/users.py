@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
+from tidelog.controller.commands import ChangeTokens, TokenChange
 from tidelog.model.credentials import DelegationToken, ScramCredential
 from tidelog.security import delegation_tokens
 
@@ -56,6 +57,20 @@ class BrokerUsers:
     def token_hmac(self, token_id: str) -> bytes:
         assert self._token_secret
         return delegation_tokens.token_hmac(self._token_secret, token_id)
+
+    def start(self) -> None:
+        """From now on clear expired tokens away, while this broker is the controller."""
+        if self.tokens_enabled:
+            interval_ms = self._broker.settings.get_int("delegation.token.expiry.check.interval.ms")
+            self._broker.timers.set_after(self, interval_ms, self._sweep)
+
+    def _sweep(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        tokens = self._broker.image.tokens.values()
+        expired = [TokenChange(token.token_id) for token in tokens if token.expired(now_ms)]
+        if expired and self._broker.metadata.is_controller:
+            self._broker.metadata.submit(ChangeTokens(tuple(expired)), lambda results: None)
+        self.start()
 
     def token_by_hmac(self, shown: bytes) -> DelegationToken | None:
         """The token whose secret this is, expired or not."""

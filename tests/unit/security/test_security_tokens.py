@@ -1,0 +1,105 @@
+"""JSON Web Tokens against a set of keys: signatures, claims, rotation, and what attackers try."""
+
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from tidelog.security.jwt_tokens import KeySet, SignedTokens, TokenRules
+from tidelog.security.oauthbearer import TokenRefused
+
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def jwk(key: Any, key_id: str) -> dict[str, Any]:
+    algorithm = (
+        jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
+    )
+    return {**json.loads(algorithm.to_jwk(key.public_key())), "kid": key_id, "use": "sig"}
+
+
+@pytest.fixture
+def jwks(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [jwk(RSA_KEY, "rsa"), jwk(EC_KEY, "ec")]}))
+    return path
+
+
+def tokens(path: Path, **rules: Any) -> SignedTokens:
+    return SignedTokens(KeySet(path.as_uri(), refresh_ms=3_600_000, retry_ms=100), TokenRules(**rules))
+
+
+def token(key: Any = RSA_KEY, key_id: str | None = "rsa", algorithm: str = "RS256", **claims: Any) -> str:
+    now = int(time.time())
+    body = {"sub": "carol", "iat": now, "exp": now + 60, **claims}
+    body = {name: value for name, value in body.items() if value is not None}
+    return jwt.encode(body, key, algorithm, headers={} if key_id is None else {"kid": key_id})
+
+
+def test_signed_tokens_are_accepted(jwks: Path) -> None:
+    checker = tokens(jwks)
+    assert checker.check(token())[0] == "carol"
+    assert checker.check(token(EC_KEY, "ec", "ES256", sub="dave"))[0] == "dave"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"exp": 1}, {"exp": None}, {"iat": None}, {"sub": None}, {"sub": " "}, {"sub": 7}, {"scope": 7}],
+)
+def test_claims_that_are_missing_or_wrong(jwks: Path, claims: dict[str, Any]) -> None:
+    with pytest.raises(TokenRefused):
+        tokens(jwks).check(token(**claims))
+
+
+def test_issuer_audience_and_the_name_of_the_user(jwks: Path) -> None:
+    checker = tokens(jwks, issuer="https://issuer", audience=("kafka", "tidelog"), user_claim="email")
+    good = {"iss": "https://issuer", "aud": ["tidelog"], "email": "c@example.com"}
+    assert checker.check(token(**good))[0] == "c@example.com"
+    for wrong in ({"iss": "https://other"}, {"aud": "else"}, {"aud": None}, {"iss": None}, {"email": None}):
+        with pytest.raises(TokenRefused):
+            checker.check(token(**{**good, **wrong}))
+
+
+def test_a_token_of_somebody_else_is_refused(jwks: Path) -> None:
+    other = rsa.generate_private_key(65537, 2048)
+    for forged in (token(other), token(key_id="unknown"), token(key_id=None), "a.b.c", "", "x" * 1000):
+        with pytest.raises(TokenRefused):
+            tokens(jwks).check(forged)
+
+
+def test_the_key_decides_about_the_algorithm(jwks: Path) -> None:
+    """Neither `none`, nor an HMAC with the public key as its secret."""
+    header, claims, _ = token().split(".")
+    for algorithm in ("none", "HS256"):
+        fields = json.dumps({"alg": algorithm, "kid": "rsa", "typ": "JWT"}).encode()
+        forged = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
+        for signature in ("", header):
+            with pytest.raises(TokenRefused):
+                tokens(jwks).check(f"{forged}.{claims}.{signature}")
+
+
+def test_keys_change_without_a_restart(jwks: Path) -> None:
+    checker = tokens(jwks)
+    checker.check(token())
+    fresh = ec.generate_private_key(ec.SECP256R1())
+    replacement = jwks.with_suffix(".new")
+    replacement.write_text(json.dumps({"keys": [jwk(fresh, "fresh")]}))
+    replacement.replace(jwks)
+    assert checker.check(token(fresh, "fresh", "ES256"))[0] == "carol"
+    with pytest.raises(TokenRefused):
+        checker.check(token())
+
+
+def test_keys_that_cannot_be_read(tmp_path: Path) -> None:
+    for content in (None, "", "{}", '{"keys": 7}', '{"keys": [{"kty": "RSA", "kid": "x"}]}'):
+        path = tmp_path / "bad.json"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(TokenRefused):
+            tokens(path).check(token())
