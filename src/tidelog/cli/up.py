@@ -18,6 +18,7 @@ import click
 
 from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
+from tidelog.cli.up_console import console_option, start_console
 
 if TYPE_CHECKING:
     from tidelog.cli.secure_setup import SecureSetup
@@ -176,6 +177,7 @@ def print_ready(
     help="Serve metrics for Prometheus on this port (tidelog.metrics.port; 0 picks a free one); with "
     "--brokers, the first broker's.",
 )
+@console_option
 @click.option("--json", "as_json", is_flag=True, help="Print what happens as lines of JSON.")
 def up(
     data: Path | None,
@@ -303,6 +305,7 @@ def serve_broker(
             _print_event({"event": "ready", "broker": info.node_id, **info._asdict()})
         else:
             print_ready(info, settings, started, security)
+        start_console(info.bootstrap, security, as_json=as_json)
 
     try:
         code = serve(settings, on_ready=ready)

@@ -12,6 +12,7 @@ import click
 
 from tidelog.cli.connection import split_address
 from tidelog.cli.errors import CommandError
+from tidelog.cli.up_console import start_console
 from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server import local_cluster
 from tidelog.server.broker_process import BrokerProcess
@@ -187,6 +188,9 @@ class Reporter:
         else:
             line = event.message
         click.echo(line)
+        if event.kind == "cluster_ready":
+            bootstrap = str(event.details["bootstrap"])
+            start_console(bootstrap, self._plan.security, as_json=self._as_json)
 
     def _ready_text(self, event: Event) -> str:
         elapsed_ms = (time.perf_counter() - self._started) * 1000
