@@ -8,7 +8,7 @@ from markupsafe import Markup
 from tidelog.console.history import Sample
 
 WIDTH = 640
-HEIGHT = 160
+HEIGHT = 190
 _LEFT = 52
 _RIGHT = 8
 _TOP = 10

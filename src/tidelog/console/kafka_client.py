@@ -315,20 +315,24 @@ def _assigned(assignment: Any) -> tuple[TopicPartitionKey, ...]:
 
 def _setting_view(entry: Any) -> SettingView:
     source = entry.source if isinstance(entry.source, int) else entry.source.value
-    # Synonyms go from the nearest to the farthest place; the last is what would hold without any.
-    default = next(
-        (
-            synonym.value
-            for synonym in reversed(list((entry.synonyms or {}).values()))
-            if synonym.source == ConfigSource.DEFAULT_CONFIG.value
-        ),
-        entry.value if source == ConfigSource.DEFAULT_CONFIG.value else None,
-    )
     return SettingView(
         entry.name,
         entry.value,
         _SOURCES.get(source, "unknown"),
         bool(entry.is_read_only),
         bool(entry.is_sensitive),
-        default,
+        _default(entry, source),
     )
+
+
+def _default(entry: Any, source: int) -> str | None:
+    """What would hold if nobody had set anything, as far as the broker tells."""
+    if source == ConfigSource.DEFAULT_CONFIG.value:
+        return str(entry.value) if entry.value is not None else None
+    # Synonyms go from the nearest to the farthest place.
+    for synonym in reversed(list((entry.synonyms or {}).values())):
+        if synonym.source == ConfigSource.DEFAULT_CONFIG.value and synonym.value is not None:
+            # log.retention.hours is a default of retention.ms, in another unit.
+            same = synonym.name.removeprefix("log.") == entry.name
+            return str(synonym.value) if same else f"{synonym.name}={synonym.value}"
+    return None
