@@ -173,14 +173,21 @@ class _Link(asyncio.BufferedProtocol):
         except OSError as fault:
             # Also a timeout, which is an OSError.
             self._connecting = None
-            reason = f"no connection to {self.endpoint.host}:{self.endpoint.port}: {fault or 'timed out'}"
+            why = str(fault) or "timed out"
+            reason = f"no connection to {self.endpoint.host}:{self.endpoint.port}: {why}"
+            if self._transport is not None:
+                # The time was up in the very turn in which the connection was made. It is closed now, and
+                # uvloop tells nobody: what was sent on it would wait for its own deadline.
+                self._disconnect(reason)
+                return
             self._failed(reason, [*self._take(self._unsent)])
         else:
             self._connecting = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._closed:
-            transport.close()
+        if self._closed or self._connecting is None:
+            # Nobody waits for it: this link was closed meanwhile, or the attempt was given up.
+            cast(asyncio.Transport, transport).abort()
             return
         self._transport = cast(asyncio.Transport, transport)
         self._buffer = memoryview(bytearray(self._capacity_min))

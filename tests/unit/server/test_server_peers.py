@@ -228,6 +228,58 @@ def test_nobody_listening_an_unknown_broker_and_a_stopped_transport_are_faults()
     run(test)
 
 
+class Torn:
+    """An event loop whose first connection is given up in the turn in which it is made, as uvloop does it:
+    the transport is closed, and its protocol is never told that it is lost."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, made_first: bool) -> None:
+        self._loop = loop
+        self._made_first = made_first
+        self.attempts = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, factory: Callable[[], Any], *address: Any, **options: Any) -> Any:
+        self.attempts += 1
+        if self.attempts > 1:
+            return await self._loop.create_connection(factory, *address, **options)
+        protocol, transport = factory(), Dead()
+        if self._made_first:
+            protocol.connection_made(transport)
+        else:
+            self._loop.call_soon(protocol.connection_made, transport)
+        raise TimeoutError
+
+
+class Dead:
+    """A transport that takes everything and sends nothing."""
+
+    def get_extra_info(self, name: str) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
+@pytest.mark.parametrize("made_first", [True, False])
+def test_a_connection_given_up_in_the_turn_that_makes_it_is_not_used(made_first: bool) -> None:
+    async def test() -> None:
+        peers, server = await listening(echo)
+        peers.loop = torn = Torn(peers.loop, made_first=made_first)  # type: ignore[assignment]
+        asked = Asked(peers)
+        first = await asyncio.wait_for(asked.send(b"one", timeout_ms=60_000), 5)
+        assert isinstance(first, PeerFault)
+        assert "timed out" in first.reason
+        assert await asyncio.wait_for(asked.send(b"two", timeout_ms=60_000), 5) == b"two"
+        assert torn.attempts == 2
+        peers.close()
+        server.close()
+
+    run(test)
+
+
 def test_forgetting_a_broker_ends_what_waits_and_a_moved_one_is_found_again() -> None:
     async def test() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
