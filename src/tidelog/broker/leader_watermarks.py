@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.peers import PeerFault
 from tidelog.client.requests import MalformedAnswer, decode_response, encode_request
+from tidelog.model.identifiers import NO_LEADER
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -61,9 +62,11 @@ class LeaderWatermarks:
         counts: dict[int, int] = {}
         for topic, index in self._wanted:
             state = broker.image.partition(topic, index)
-            if state is None or state.leader in (-1, broker.node_id):
+            if state is None or state.leader == broker.node_id:
                 self._known.pop((topic, index), None)
                 continue
+            if state.leader == NO_LEADER:
+                continue  # what the last one told still counts
             counts[state.leader] = counts.get(state.leader, 0) + 1
             if counts[state.leader] <= PARTITIONS_PER_REQUEST:
                 by_leader.setdefault(state.leader, {}).setdefault(topic, []).append(index)

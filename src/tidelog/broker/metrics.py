@@ -48,14 +48,15 @@ class Histogram:
 class RequestMetrics:
     """Requests by API: how many, how long they took, which error codes they were answered with."""
 
-    __slots__ = ("began_ns", "errors", "latencies", "short_count")
+    __slots__ = ("_short", "began_ns", "errors", "latencies", "short_count")
 
     def __init__(self) -> None:
         #: when the requests of this turn of the loop arrived
         self.began_ns = 0
         #: Produce requests of this turn that went the short way
         self.short_count = 0
-        self.latencies: dict[int, Histogram] = {}
+        self._short = Histogram()
+        self.latencies: dict[int, Histogram] = {PRODUCE: self._short}
         #: error codes in answers, by API key and code
         self.errors: Counter[tuple[int, int]] = Counter()
 
@@ -68,11 +69,21 @@ class RequestMetrics:
 
     def answered(self, key: int, began_ns: int) -> None:
         """A request that arrived at `began_ns` has its answer."""
-        self.of(key).observe(perf_counter_ns() - began_ns)
+        elapsed_ns = perf_counter_ns() - began_ns
+        try:
+            histogram = self.latencies[key]
+        except KeyError:
+            histogram = self.of(key)
+        # As in `observe`, without the call.
+        histogram.counts[elapsed_ns.bit_length()] += 1
+        histogram.sum_ns += elapsed_ns
 
     def end_turn(self) -> None:
         """The answers of the short way have left."""
-        self.of(PRODUCE).observe(perf_counter_ns() - self.began_ns, self.short_count)
+        elapsed_ns = perf_counter_ns() - self.began_ns
+        histogram, count = self._short, self.short_count
+        histogram.counts[elapsed_ns.bit_length()] += count
+        histogram.sum_ns += elapsed_ns * count
         self.short_count = 0
 
     def error(self, key: int, code: int) -> None:

@@ -101,7 +101,7 @@ class Scrape:
                 if replicas is not None:
                     under_replicated += len(replicas.isr) < replicas.replica_count
                     under_min_isr += replicas.under_min_isr(partition.config.min_insync_replicas)
-        yield self._topic_families(sizes, segments)
+        yield from self._topic_families(sizes, segments)
         counts = broker.metrics.events.counts
         yield "".join(
             (
@@ -118,22 +118,18 @@ class Scrape:
             )
         )
 
-    def _topic_families(self, sizes: Counter[str], segments: Counter[str]) -> str:
+    def _topic_families(self, sizes: Counter[str], segments: Counter[str]) -> Iterator[str]:
         found = self._broker.metrics.traffic.topics
         shown = self._shown_topics(found)
         rows = [(name, found.get(name, _NOT_COUNTED_YET)) for name in shown]
-        return "".join(
-            (
-                family("tidelog_topic_bytes_in_total", [((n,), c.bytes_in) for n, c in rows]),
-                family("tidelog_topic_messages_in_total", [((n,), c.messages_in) for n, c in rows]),
-                family("tidelog_topic_bytes_out_total", [((n,), c.bytes_out) for n, c in rows]),
-                family("tidelog_topic_messages_out_total", [((n,), c.messages_out) for n, c in rows]),
-                family("tidelog_topic_segment_rolls_total", [((n,), c.rolls) for n, c in rows]),
-                family("tidelog_topic_log_size_bytes", [((n,), sizes[n]) for n in shown]),
-                family("tidelog_topic_segments", [((n,), segments[n]) for n in shown]),
-                single("tidelog_topics_left_out", len(found) - len(shown)),
-            )
-        )
+        yield family("tidelog_topic_bytes_in_total", [((n,), c.bytes_in) for n, c in rows])
+        yield family("tidelog_topic_messages_in_total", [((n,), c.messages_in) for n, c in rows])
+        yield family("tidelog_topic_bytes_out_total", [((n,), c.bytes_out) for n, c in rows])
+        yield family("tidelog_topic_messages_out_total", [((n,), c.messages_out) for n, c in rows])
+        yield family("tidelog_topic_segment_rolls_total", [((n,), c.rolls) for n, c in rows])
+        yield family("tidelog_topic_log_size_bytes", [((n,), sizes[n]) for n in shown])
+        yield family("tidelog_topic_segments", [((n,), segments[n]) for n in shown])
+        yield single("tidelog_topics_left_out", len(found) - len(shown))
 
     def _shown_topics(self, found: dict[str, TopicCounts]) -> list[str]:
         """The topics with series: those that had some, then others while there is room."""

@@ -164,8 +164,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         edge = self.edge
-        edge.broker.turn_ms = edge.clock.now_ms()
-        edge.requests.began_ns = perf_counter_ns()
+        edge.requests.began_ns = began_ns = perf_counter_ns()
+        edge.broker.turn_ms = (began_ns + edge.epoch_ns) // 1_000_000
         self._end += nbytes
         view = self._private
         if view is None:

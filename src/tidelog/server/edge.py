@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
@@ -49,6 +50,8 @@ class Edge:
         self.in_flight_max = settings.get_int("tidelog.connection.requests.max")
         self.connections: set[Connection] = set()
         self.receive_bytes = 0
+        #: what makes wall-clock time of the performance counter: turns read one clock for both
+        self.epoch_ns = 0
         #: coarse monotonic time, good enough to notice idle connections
         self.monotonic_ms = clock.monotonic_ms()
         budget = settings.get_int("queued.max.request.bytes")
@@ -137,6 +140,7 @@ class Edge:
     def _tick(self) -> None:
         """Once a second: close idle connections, free buffers nobody fills, look at certificates."""
         self.monotonic_ms = now_ms = self.clock.monotonic_ms()
+        self.epoch_ns = time_ns() - perf_counter_ns()
         settings = self.broker.settings
         if settings is not self._limits.settings:
             self._limits.configure(settings, now_ms)

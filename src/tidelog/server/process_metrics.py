@@ -73,7 +73,7 @@ def process_families(probe: LoopProbe) -> str:
             for line in Path("/proc/stat").read_text().splitlines()
             if line.startswith("btime")
         )
-        open_count = len(os.listdir("/proc/self/fd"))
+        open_count = sum(1 for _ in Path("/proc/self/fd").iterdir())
     except OSError:
         return "".join(parts)  # not Linux
     ticks_per_second = os.sysconf("SC_CLK_TCK")

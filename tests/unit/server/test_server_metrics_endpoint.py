@@ -1,0 +1,211 @@
+"""The HTTP side of metrics, against a broker with real sockets."""
+
+import contextlib
+import http.client
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+
+from prometheus_text import read, value
+
+from tidelog.broker.metric_families import FAMILIES
+from tidelog.model.settings import BrokerSettings
+from tidelog.server.metrics_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX
+from tidelog.server.node import ListenError
+from tidelog.server.process import BrokerThread
+
+TIMEOUT_SECONDS = 10
+
+
+def settings(folder: Path, **more: str) -> BrokerSettings:
+    values = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "tidelog.metrics.port": "0"}
+    return BrokerSettings.resolve({**values, **{k.replace("_", "."): v for k, v in more.items()}})
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    thread = BrokerThread(settings(tmp_path_factory.mktemp("metrics")))
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def address(broker: BrokerThread) -> tuple[str, int]:
+    assert broker.info is not None
+    host, _, port = broker.info.metrics.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture
+def client(address: tuple[str, int]) -> Iterator[http.client.HTTPConnection]:
+    connection = http.client.HTTPConnection(*address, timeout=TIMEOUT_SECONDS)
+    yield connection
+    connection.close()
+
+
+def get(client: http.client.HTTPConnection, path: str, method: str = "GET") -> tuple[int, str, str]:
+    client.request(method, path)
+    response = client.getresponse()
+    return response.status, response.getheader("Content-Type", ""), response.read().decode()
+
+
+class TestPages:
+    def test_every_metric_of_the_table_is_served(self, client: http.client.HTTPConnection) -> None:
+        status, content_type, text = get(client, "/metrics")
+        families = read(text)
+        assert (status, content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert set(families) == set(FAMILIES)
+        for name, family in families.items():
+            assert (family.kind, family.help) == (FAMILIES[name].kind.value, FAMILIES[name].meaning)
+
+    def test_the_process_is_told_of(self, client: http.client.HTTPConnection, broker: BrokerThread) -> None:
+        host, _, port = broker.bootstrap.partition(":")
+        with socket.create_connection((host, int(port))):
+            families = read(get(client, "/metrics")[2])
+        assert value(families, "process_resident_memory_bytes") > 1 << 20
+        assert value(families, "process_open_fds") > 3
+        assert value(families, "process_cpu_seconds_total") > 0
+        assert value(families, "process_start_time_seconds") > 1_600_000_000
+        assert value(families, "tidelog_connections_accepted_total") >= 1
+
+    def test_health(self, client: http.client.HTTPConnection) -> None:
+        assert get(client, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
+
+    def test_readiness_names_its_conditions(
+        self, client: http.client.HTTPConnection, broker: BrokerThread
+    ) -> None:
+        status, _, text = get(client, "/readyz")
+        assert status == 200 and json.loads(text)["ready"] is True
+        assert broker.node is not None and broker.node.broker is not None
+        broker.node.broker.unopened_topics.add("damaged")
+        try:
+            status, _, text = get(client, "/readyz")
+        finally:
+            broker.node.broker.unopened_topics.clear()
+        assert status == 503
+        assert json.loads(text)["conditions"] == {
+            "registered": True,
+            "logs_open": False,
+            "not_stopping": True,
+        }
+
+    def test_events_after_a_number(self, client: http.client.HTTPConnection) -> None:
+        page = json.loads(get(client, "/events")[2])
+        kinds = [event["kind"] for event in page["events"]]
+        assert "controller elected" in kinds and "broker came" in kinds
+        later = json.loads(get(client, f"/events?after={page['last']}")[2])
+        assert later["events"] == []
+
+    @pytest.mark.parametrize("after", ["x", "-1", "²", "9" * 30])
+    def test_events_after_nonsense(self, client: http.client.HTTPConnection, after: str) -> None:
+        from urllib.parse import quote
+
+        assert get(client, f"/events?after={quote(after)}")[0] == 400
+
+    def test_other_paths_and_methods(self, client: http.client.HTTPConnection) -> None:
+        assert get(client, "/")[0] == 404
+        assert get(client, "/metrics", "POST")[0] == 405
+
+    def test_head_has_no_body(self, client: http.client.HTTPConnection) -> None:
+        status, _, text = get(client, "/healthz", "HEAD")
+        assert (status, text) == (200, "")
+
+
+class TestConnections:
+    def test_one_connection_serves_many(self, client: http.client.HTTPConnection) -> None:
+        get(client, "/healthz")
+        sock = client.sock
+        for _ in range(5):
+            assert get(client, "/metrics")[0] == 200
+        assert client.sock is sock
+
+    def test_requests_may_come_together(self, address: tuple[str, int]) -> None:
+        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+            sock.sendall(
+                b"GET /metrics HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n"
+                b"GET /nothing HTTP/1.1\r\nConnection: close\r\n\r\n"
+            )
+            received = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        answers = received.split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"200", b"200", b"404"]
+
+    def test_a_request_may_come_in_pieces(self, address: tuple[str, int]) -> None:
+        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in (b"GET /hea", b"lthz HTTP/1.0\r", b"\n\r\n"):
+                sock.sendall(piece)
+            received = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n") and received.endswith(b"\r\n\r\nok\n")
+
+    @pytest.mark.parametrize(
+        "request_bytes", [b"nonsense\r\n\r\n", b"GET /\r\n\r\n", b"GET / SPDY/9\r\n\r\n"]
+    )
+    def test_what_is_not_http_is_refused(self, address: tuple[str, int], request_bytes: bytes) -> None:
+        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+            sock.sendall(request_bytes)
+            received = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        assert received.startswith(b"HTTP/1.1 400 ")
+
+    def test_an_endless_request_is_cut_off(self, address: tuple[str, int]) -> None:
+        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                sock.sendall(b"GET /" + b"a" * (2 * REQUEST_BYTES_MAX))
+                assert sock.recv(100) == b""
+
+    def test_there_is_a_limit(self, address: tuple[str, int]) -> None:
+        opened = [socket.create_connection(address, timeout=TIMEOUT_SECONDS) for _ in range(CONNECTIONS_MAX)]
+        try:
+            opened[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert opened[-1].recv(100)  # all before it are counted by now
+            with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as one_more:
+                with contextlib.suppress(ConnectionResetError):
+                    assert one_more.recv(100) == b""
+        finally:
+            for sock in opened:
+                sock.close()
+
+    def test_scrapes_at_the_same_time_all_get_an_answer(self, address: tuple[str, int]) -> None:
+        texts: list[str] = []
+
+        def scrape() -> None:
+            connection = http.client.HTTPConnection(*address, timeout=TIMEOUT_SECONDS)
+            texts.append(get(connection, "/metrics")[2])
+            connection.close()
+
+        threads = [threading.Thread(target=scrape) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT_SECONDS)
+        assert len(texts) == 8 and all(set(read(text)) == set(FAMILIES) for text in texts)
+
+
+class TestSettings:
+    def test_nothing_is_served_unless_asked_for(self, tmp_path: Path) -> None:
+        found = BrokerSettings.resolve({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        thread = BrokerThread(found)
+        info = thread.start()
+        thread.stop()
+        assert info.metrics == "" and thread.node is not None and thread.node.metrics is None
+
+    def test_a_port_in_use_is_told(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(ListenError, match=f"cannot serve metrics on 127.0.0.1:{port}"):
+                BrokerThread(settings(tmp_path, tidelog_metrics_port=str(port))).start()
+
+    def test_it_goes_with_the_broker(self, tmp_path: Path) -> None:
+        thread = BrokerThread(settings(tmp_path))
+        info = thread.start()
+        thread.stop()
+        host, _, port = info.metrics.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+        with pytest.raises(OSError):
+            socket.create_connection((host, int(port)), timeout=1).close()
