@@ -1,0 +1,259 @@
+"""TLS and SASL over real sockets: large answers, slow readers, slow loris, foreign bytes, new certificates."""
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.client.client_settings import ClientSettings
+from tidelog.client.faults import AuthenticationFailed, LinkFault
+from tidelog.client.link import Link
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.security.certificates import Authority, write_secret
+from tidelog.server.connection_limits import ConnectionLimits, Rate
+from tidelog.testing.broker import RunningBroker
+
+METADATA, PRODUCE, FETCH = 3, 0, 1
+TIMEOUT_MS = 1_000
+WAIT_SECONDS = 10.0
+
+
+class Secured:
+    """A broker in this process with TLS, with SASL over TLS, and without anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority.create()
+        write_secret(folder / "ca.pem", self.authority.certificate)
+        self.issue("broker")
+        self.ports: dict[str, int] = {}
+        self.broker = RunningBroker(
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+                "ssl.keystore.location": str(folder / "broker.pem"),
+                "sasl.enabled.mechanisms": "PLAIN",
+                "sasl.jaas.config": 'x required user_bob="builder";',
+                "sasl.server.max.receive.size": "4096",
+                "tidelog.connection.authentication.timeout.ms": str(TIMEOUT_MS),
+                "listener.name.ssl.max.connections": "20",
+            },
+            data_directory=folder / "data",
+        )
+
+    def issue(self, name: str) -> None:
+        write_secret(self.folder / "broker.pem", self.authority.issue(name, ["127.0.0.1"]).keystore)
+
+    def start(self) -> None:
+        self.broker.start()
+        thread = self.broker._thread
+        assert thread is not None and thread.node is not None and thread.node.broker is not None
+        self.ports = {name: endpoint.port for name, endpoint in thread.node.broker.endpoints.items()}
+
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
+
+    def connect(self, listener: str) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.ports[listener]), WAIT_SECONDS)
+
+    def settings(self, protocol: str, **fields: object) -> ClientSettings:
+        return ClientSettings(
+            bootstrap_servers=(),
+            security_protocol=protocol,
+            ca_location=str(self.folder / "ca.pem"),
+            request_timeout_ms=10_000,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def link(self, protocol: str = "SSL", **fields: object) -> Link:
+        return Link.open("127.0.0.1", self.ports[protocol], self.settings(protocol, **fields))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    made = Secured(tmp_path_factory.mktemp("tls"))
+    made.start()
+    yield made
+    made.broker.close()
+
+
+def ended(stream: socket.socket, seconds: float = WAIT_SECONDS) -> bool:
+    """Whether the other side closes within the time."""
+    stream.settimeout(seconds)
+    try:
+        while stream.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def produce_body(topic: str, records: bytes) -> bytes:
+    """Produce v7 for partition 0."""
+    name = topic.encode()
+    head = struct.pack(">hhii", -1, -1, 10_000, 1) + struct.pack(">h", len(name)) + name
+    return head + struct.pack(">iii", 1, 0, len(records)) + records
+
+
+def fetch_body(topic: str, offset: int, max_bytes: int) -> bytes:
+    """Fetch v4 of partition 0."""
+    name = topic.encode()
+    head = struct.pack(">iiiibi", -1, 100, 1, max_bytes, 0, 1) + struct.pack(">h", len(name)) + name
+    return head + struct.pack(">iiqi", 1, 0, offset, max_bytes)
+
+
+def test_large_answers_arrive_whole_even_when_read_slowly(secured: Secured) -> None:
+    topic = secured.broker.create_topic("large")
+    payload = os.urandom(900_000)
+    records = bytes(build_batch([Record(0, 1_700_000_000_000, None, payload, ())]))
+    link = secured.link()
+    for _ in range(12):
+        link.receive(link.send(PRODUCE, 7, produce_body(topic, records)))
+    # Several answers of ten megabytes are asked for before the first is read.
+    tickets = [link.send(FETCH, 4, fetch_body(topic, 0, 10 << 20)) for _ in range(4)]
+    time.sleep(0.3)
+    for ticket in tickets:
+        answer = bytes(link.receive(ticket))
+        assert answer.count(payload) >= 11
+    assert link.request(METADATA, {"topics": None}, highest=9).brokers
+    link.close()
+
+
+def test_both_versions_of_tls_and_none_before(secured: Secured) -> None:
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = secured.context()
+        context.minimum_version = context.maximum_version = version
+        with (
+            secured.connect("SSL") as stream,
+            context.wrap_socket(stream, server_hostname="127.0.0.1") as tls,
+        ):
+            assert tls.version() == version.name.replace("_", ".")
+    context = secured.context()
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with secured.connect("SSL") as stream, pytest.raises((ssl.SSLError, ConnectionResetError)):
+        context.wrap_socket(stream, server_hostname="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x1a\x00\x12\x00\x00\x00\x00\x00\x01\x00\x00", os.urandom(300)],
+)
+def test_other_bytes_than_tls(secured: Secured, garbage: bytes) -> None:
+    with secured.connect("SSL") as stream:
+        stream.sendall(garbage)
+        assert ended(stream)
+
+
+def test_whoever_is_slow_to_authenticate_is_disconnected(secured: Secured) -> None:
+    """A handshake that never comes, one that drips, and silence after it."""
+    silent, dripping = secured.connect("SSL"), secured.connect("SASL_SSL")
+    talker = secured.context().wrap_socket(secured.connect("SASL_SSL"), server_hostname="127.0.0.1")
+    hello = b"\x16\x03\x01\x02\x00" + bytes(600)
+    started = time.monotonic()
+    with silent, dripping, talker, contextlib.suppress(OSError):
+        for byte in hello:
+            dripping.send(bytes([byte]))
+            time.sleep(0.01)
+            if time.monotonic() - started > 5 * TIMEOUT_MS / 1000:
+                break
+        else:
+            pytest.fail("the dripping connection lives on")
+    for stream in (silent, talker):
+        with contextlib.suppress(OSError):
+            assert ended(stream, 1.0)
+
+
+def test_large_requests_wait_until_somebody_has_authenticated(secured: Secured) -> None:
+    with secured.context().wrap_socket(secured.connect("SASL_SSL"), server_hostname="127.0.0.1") as tls:
+        tls.sendall(struct.pack(">i", 1 << 20) + bytes(8192))
+        assert ended(tls)
+    link = secured.link("SASL_SSL", sasl_mechanism="PLAIN", sasl_username="bob", sasl_password="builder")
+    name = "x" * 200
+    topics = [{"name": f"{name}{number}"} for number in range(100)]
+    assert (
+        len(
+            link.request(
+                METADATA, {"topics": topics, "allow_auto_topic_creation": False}, lowest=4, highest=9
+            ).topics
+        )
+        == 100
+    )
+    link.close()
+
+
+def test_wrong_credentials_over_tls(secured: Secured) -> None:
+    started = time.monotonic()
+    with pytest.raises(AuthenticationFailed):
+        secured.link("SASL_SSL", sasl_mechanism="PLAIN", sasl_username="bob", sasl_password="x")
+    assert 0.1 <= time.monotonic() - started < 5
+    with pytest.raises(AuthenticationFailed):
+        Link.open("127.0.0.1", secured.ports["SSL"], ClientSettings((), security_protocol="SSL"))
+    with pytest.raises(LinkFault):
+        Link.open("127.0.0.1", secured.ports["PLAINTEXT"], secured.settings("SSL"))
+
+
+def test_a_new_certificate_without_a_restart(secured: Secured) -> None:
+    old = secured.link()
+    secured.issue("renewed")
+    deadline = time.monotonic() + WAIT_SECONDS
+    name = ""
+    while name != "renewed" and time.monotonic() < deadline:
+        with (
+            secured.connect("SSL") as stream,
+            secured.context().wrap_socket(stream, server_hostname="127.0.0.1") as tls,
+        ):
+            peer = tls.getpeercert()
+            assert peer is not None
+            name = str(dict(pair[0] for pair in peer["subject"])["commonName"])  # type: ignore[misc]
+        time.sleep(0.05)
+    assert name == "renewed"
+    assert old.request(METADATA, {"topics": None}, highest=9).brokers
+    old.close()
+
+
+def test_a_listener_has_a_limit_of_its_own(secured: Secured) -> None:
+    streams = [secured.connect("SSL") for _ in range(25)]
+    try:
+        assert sum(ended(stream, 0.2) for stream in streams) >= 5
+        with secured.connect("PLAINTEXT") as other:
+            assert not ended(other, 0.2)
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def test_a_rate_and_limits_by_address() -> None:
+    rate = Rate(10, 0)
+    assert [rate.take(0) for _ in range(11)] == [True] * 10 + [False]
+    assert [rate.take(100), rate.take(100)] == [True, False]
+    from tidelog.model.settings import BrokerSettings
+
+    settings = BrokerSettings.resolve(
+        {
+            "listeners": "A://:1,B://:2",
+            "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT",
+            "inter.broker.listener.name": "B",
+            "max.connections": "2",
+            "max.connections.per.ip": "3",
+            "max.connections.per.ip.overrides": "10.0.0.9:1",
+        }
+    )
+    limits = ConnectionLimits(settings, 0)
+    assert limits.enter("10.0.0.9", "A", 0) is None
+    assert "max.connections.per.ip" in (limits.enter("10.0.0.9", "A", 0) or "")
+    assert limits.enter("10.0.0.1", "A", 0) is None
+    assert "max.connections" in (limits.enter("10.0.0.1", "A", 0) or "")
+    assert limits.enter("10.0.0.1", "B", 0) is None, "brokers are not kept from each other"
+    limits.leave("10.0.0.9", "A")
+    assert limits.enter("10.0.0.2", "A", 0) is None
