@@ -95,7 +95,8 @@ def fill(bootstrap: str, records: int) -> None:
             numbers = range(start, min(records, start + 50_000))
             keys = pa.array([b"%d" % number for number in numbers])
             values = pa.array([value_of(number) for number in numbers])
-            rows = Rows(keys, values, np.full(len(keys), 1_700_000_000_000, dtype=np.int64))
+            # of now: retention takes what is old
+            rows = Rows(keys, values, np.full(len(keys), int(time.time() * 1000), dtype=np.int64))
             partitions = choose_partitions(keys, PARTITIONS, 0)
             stamp = Stamp(producer.producer_id, producer.producer_epoch)
             batches = encode_batches(rows, partitions, sequences, stamp, batch_bytes=128 << 10)
@@ -150,6 +151,8 @@ def failing_tasks(probability: float, seed: int) -> Any:
 
 def drive(arguments: argparse.Namespace) -> None:
     """The driver process: copy until everything that was there at the start is copied."""
+    # Workers run the same Python, whether or not its environment is activated.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     spark = (
@@ -235,16 +238,18 @@ class Watch:
 
     def __init__(self, bootstrap: str) -> None:
         self._cluster = Cluster(settings_of(bootstrap, "read_uncommitted"))
+        self._places: dict[str, list[TopicPartition]] = {}
 
     def close(self) -> None:
         self._cluster.close()
 
     def sum_of(self, topic: str) -> int:
-        found = self._cluster.topics([topic])
-        if topic not in found:
-            return 0
-        places = [TopicPartition(topic, one.partition) for one in found[topic].partitions]
-        listed = self._cluster.list_offsets(dict.fromkeys(places, LATEST), READ_UNCOMMITTED)
+        if topic not in self._places:
+            found = self._cluster.topics([topic])
+            if topic not in found:
+                return 0
+            self._places[topic] = [TopicPartition(topic, one.partition) for one in found[topic].partitions]
+        listed = self._cluster.list_offsets(dict.fromkeys(self._places[topic], LATEST), READ_UNCOMMITTED)
         return sum(one.offset for one in listed.values())
 
     def wait(self, driver: Driver, phase: int, delivery: str, delay_seconds: float) -> str | None:
@@ -263,7 +268,7 @@ class Watch:
                     return "any time"
             elif now > start and now % OFFSETS_PER_COMMIT == phase:
                 return "decision being written" if phase == WRITING else "decided, not ended"
-            time.sleep(0.001)
+            time.sleep(0.05 if phase == ANY_TIME else 0.002)
         return None
 
     def _sum_or_none(self, topic: str) -> int | None:

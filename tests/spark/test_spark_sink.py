@@ -1,0 +1,169 @@
+"""The sink in a real Spark: batch and streaming writes, columns, replays, and the short run of the faults."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HARNESS = Path(__file__).with_name("exactly_once_spark.py")
+SECONDS_MAX = 120
+
+
+def rows_of(spark: Any, bootstrap: str, topic: str) -> list[Any]:
+    return (
+        spark.read.format("tidelog")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+        .collect()
+    )
+
+
+def numbers_of(spark: Any, bootstrap: str, topic: str) -> list[int]:
+    return sorted(int(row.value) for row in rows_of(spark, bootstrap, topic))
+
+
+def numbers(spark: Any, count: int, partitions: int = 3) -> Any:
+    return spark.range(0, count, 1, partitions).selectExpr(
+        "CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value"
+    )
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_batch_write(
+    spark: Any, bootstrap: str, make_topic: Callable[..., str], delivery: str, codec: str
+) -> None:
+    topic = make_topic(3)
+    (
+        numbers(spark, 5_000)
+        .write.format("tidelog")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("delivery", delivery)
+        .option("kafka.compression.type", codec)
+        .mode("append")
+        .save()
+    )
+    assert numbers_of(spark, bootstrap, topic) == list(range(5_000))
+
+
+def test_columns(spark: Any, bootstrap: str, make_topic: Callable[..., str]) -> None:
+    first, second = make_topic(4), make_topic(2)
+    frame = spark.sql(
+        f"SELECT '{first}' AS topic, 'k' AS key, 'a' AS value, 3 AS partition,"
+        " array(named_struct('key', 'h', 'value', CAST('1' AS BINARY))) AS headers,"
+        " TIMESTAMP_MILLIS(1700000000123) AS timestamp"
+        f" UNION ALL SELECT '{second}', NULL, NULL, 1, NULL, TIMESTAMP_MILLIS(5)"
+    )
+    frame.write.format("tidelog").option("kafka.bootstrap.servers", bootstrap).mode("append").save()
+    (row,) = rows_of(spark, bootstrap, first)
+    assert (bytes(row.key), bytes(row.value), row.partition) == (b"k", b"a", 3)
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("h", b"1")]
+    assert round(row.timestamp.timestamp() * 1000) % 1000 == 123
+    (row,) = rows_of(spark, bootstrap, second)
+    assert (row.key, row.value, row.partition) == (None, None, 1)
+
+
+def test_a_version_is_written_once(spark: Any, bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(2)
+    for version in (0, 0, 1, 0):
+        (
+            numbers(spark, 100)
+            .write.format("tidelog")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", topic)
+            .option("txnAppId", f"app-{topic}")
+            .option("txnVersion", str(version))
+            .mode("append")
+            .save()
+        )
+    assert numbers_of(spark, bootstrap, topic) == sorted([*range(100), *range(100)])
+
+
+def test_what_cannot_be_written_is_told(spark: Any, bootstrap: str, make_topic: Callable[..., str]) -> None:
+    def attempt(frame: Any, **options: str) -> str:
+        writer = frame.write.format("tidelog").option("kafka.bootstrap.servers", bootstrap)
+        for name, value in options.items():
+            writer = writer.option(name, value)
+        with pytest.raises(Exception) as raised:  # Spark wraps it as it likes
+            writer.mode("append").save()
+        return str(raised.value)
+
+    assert "column 'value'" in attempt(spark.range(1), topic="t")
+    assert "Set the option 'topic'" in attempt(numbers(spark, 1))
+    assert "exactly_once or at_least_once" in attempt(numbers(spark, 1), topic="t", delivery="perhaps")
+
+
+def test_a_query_that_is_stopped_and_started_again(
+    spark: Any,
+    bootstrap: str,
+    make_topic: Callable[..., str],
+    fill: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    source, target = make_topic(3), make_topic(3)
+    fill(source, range(900), 3)
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("tidelog")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "300")
+            .load()
+            .select("key", "value")
+            .writeStream.format("tidelog")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(SECONDS_MAX)
+
+    run()
+    assert numbers_of(spark, bootstrap, target) == list(range(900))
+    # As if the driver had died after the sink's commit and before Spark's own: the last batch is replayed.
+    commits = sorted((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    run()
+    assert numbers_of(spark, bootstrap, target) == list(range(900))
+    fill(source, range(900, 1_200), 3)
+    run()
+    assert numbers_of(spark, bootstrap, target) == list(range(1_200))
+
+
+def run_harness(*arguments: str) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, str(HARNESS), "run", *arguments], capture_output=True, text=True, timeout=1_500
+    )
+    assert ended.stdout, ended.stderr[-3_000:]
+    verdict: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_600)
+def test_exactly_once_under_faults() -> None:
+    verdict = run_harness("--records", "200000", "--driver-kills", "2", "--broker-kills", "1", "--seed", "11")
+    assert verdict["exact"], verdict
+    assert verdict["left_open"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_600)
+def test_the_same_faults_at_least_once_are_caught() -> None:
+    verdict = run_harness(
+        *("--records", "200000", "--driver-kills", "2", "--broker-kills", "1", "--seed", "11"),
+        *("--delivery", "at_least_once", "--task-failures", "0.5"),
+    )
+    assert verdict["missing"] == 0 and verdict["wrong"] == 0
+    assert verdict["duplicated"] > 0, "the check would catch nothing"
