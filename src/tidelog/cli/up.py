@@ -22,6 +22,7 @@ from tidelog.cli.up_console import console_option, start_console
 
 if TYPE_CHECKING:
     from tidelog.cli.secure_setup import SecureSetup
+    from tidelog.cli.up_cluster import ClusterPlan
     from tidelog.model.settings import BrokerSettings
     from tidelog.server.process import ReadyInfo
 
@@ -225,18 +226,9 @@ def up(
     if metrics_port is not None:
         flags["tidelog.metrics.port"] = str(metrics_port)
     if brokers > 1:
-        from tidelog.cli.up_cluster import ClusterPlan, run_cluster
+        from tidelog.cli.up_cluster import run_cluster
 
-        plan = ClusterPlan(
-            brokers,
-            Path(DEFAULT_DATA) if data is None else data,
-            host=DEFAULT_HOST if host is None else host,
-            port=DEFAULT_PORT if port is None else port,
-            advertise=advertise,
-            first_id=1 if node_id is None else node_id,
-            racks=() if racks is None else tuple(rack.strip() for rack in racks.split(",")),
-            security=security,
-        )
+        plan = _cluster_plan(brokers, data, host, port, advertise, node_id, racks, security)
         shared = {**from_file, **environment_settings(os.environ), **flags}
         code = run_cluster(plan, shared, log_format=log_format, log_level=log_level, as_json=as_json)
         raise click.exceptions.Exit(code)
@@ -244,26 +236,38 @@ def up(
         raise click.UsageError("--racks is for a cluster: give --brokers too, or --set broker.rack=…")
     own = {} if data is None else {"log.dirs": str(data)}
     own |= {} if node_id is None else {"node.id": str(node_id)}
+    own |= flags
+    protocol = "PLAINTEXT" if security is None else "SASL_SSL"
     overrides = layered_settings(
-        from_file,
-        os.environ,
-        {**own, **flags},
-        host=host,
-        port=port,
-        advertise=advertise,
-        protocol="PLAINTEXT" if security is None else "SASL_SSL",
+        from_file, os.environ, own, host=host, port=port, advertise=advertise, protocol=protocol
     )
     if security is not None:
         overrides = {"log.dirs": DEFAULT_DATA, **security.broker_settings(), **overrides}
-    raise click.exceptions.Exit(
-        serve_broker(
-            overrides,
-            started,
-            log_format=log_format,
-            log_level=log_level,
-            as_json=as_json,
-            security=security,
-        )
+    shown = {"log_format": log_format, "log_level": log_level}
+    raise click.exceptions.Exit(serve_broker(overrides, started, **shown, as_json=as_json, security=security))
+
+
+def _cluster_plan(
+    brokers: int,
+    data: Path | None,
+    host: str | None,
+    port: int | None,
+    advertise: str | None,
+    node_id: int | None,
+    racks: str | None,
+    security: "SecureSetup | None",
+) -> "ClusterPlan":
+    from tidelog.cli.up_cluster import ClusterPlan
+
+    return ClusterPlan(
+        brokers,
+        Path(DEFAULT_DATA) if data is None else data,
+        host=DEFAULT_HOST if host is None else host,
+        port=DEFAULT_PORT if port is None else port,
+        advertise=advertise,
+        first_id=1 if node_id is None else node_id,
+        racks=() if racks is None else tuple(rack.strip() for rack in racks.split(",")),
+        security=security,
     )
 
 

@@ -155,19 +155,23 @@ class TestConnections:
         assert received.startswith(b"HTTP/1.1 400 ")
 
     def test_an_endless_request_is_cut_off(self, address: tuple[str, int]) -> None:
-        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
-            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-                sock.sendall(b"GET /" + b"a" * (2 * REQUEST_BYTES_MAX))
-                assert sock.recv(100) == b""
+        with (
+            socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock,
+            contextlib.suppress(ConnectionResetError, BrokenPipeError),
+        ):
+            sock.sendall(b"GET /" + b"a" * (2 * REQUEST_BYTES_MAX))
+            assert sock.recv(100) == b""
 
     def test_there_is_a_limit(self, address: tuple[str, int]) -> None:
         opened = [socket.create_connection(address, timeout=TIMEOUT_SECONDS) for _ in range(CONNECTIONS_MAX)]
         try:
             opened[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
             assert opened[-1].recv(100)  # all before it are counted by now
-            with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as one_more:
-                with contextlib.suppress(ConnectionResetError):
-                    assert one_more.recv(100) == b""
+            with (
+                socket.create_connection(address, timeout=TIMEOUT_SECONDS) as one_more,
+                contextlib.suppress(ConnectionResetError),
+            ):
+                assert one_more.recv(100) == b""
         finally:
             for sock in opened:
                 sock.close()
