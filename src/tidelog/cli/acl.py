@@ -340,7 +340,7 @@ def delete(
     if as_json:
         print_json(rows)
     elif rows:
-        click.echo(f"Deleted {len(rows)} ACLs:")
+        click.echo(f"Deleted {len(rows)} {'ACL' if len(rows) == 1 else 'ACLs'}:")
         _print(rows)
     else:
         click.echo("There are no such ACLs.")

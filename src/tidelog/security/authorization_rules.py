@@ -85,6 +85,7 @@ RULES: dict[str, tuple[Need, ...]] = {
     "DeleteRecords": (Need(_TOPIC, _DELETE),),
     "InitProducerId": (
         Need(_TRANSACTION, _WRITE, "with a transactional id"),
+        Need(_TRANSACTION, AclOperation.TWO_PHASE_COMMIT, "with two-phase commit (KIP-939)"),
         Need(_CLUSTER, AclOperation.IDEMPOTENT_WRITE, "without one"),
         Need(_TOPIC, _WRITE, "without one and without IDEMPOTENT_WRITE: on any topic (KIP-679)"),
     ),

@@ -238,7 +238,7 @@ def variants(name: str, version: int) -> list[dict[str, Any]]:
     if name == "FindCoordinator":
         return [body, {**body, "key_type": 1}]
     if name == "InitProducerId":
-        return [body, {**body, "transactional_id": None}]
+        return [body, {**body, "transactional_id": None}, {**body, "enable2_pc": True}]
     if name == "Metadata":
         return [body, fresh, {**body, "topics": None if version else []}]
     if name in ("CreateTopics", "EndTxn", "DeleteTopics"):

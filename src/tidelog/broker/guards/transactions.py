@@ -27,10 +27,15 @@ _FROM_BROKERS_SINCE = 4
 
 
 def init_producer_id(access: Access, request: "Request", serve: Serve) -> Answer:
-    """WRITE on the transactional id; without one IDEMPOTENT_WRITE, or WRITE on any topic (KIP-679)."""
+    """WRITE on the transactional id; without one IDEMPOTENT_WRITE, or WRITE on any topic (KIP-679).
+
+    Two-phase commit needs TWO_PHASE_COMMIT on the transactional id as well (KIP-939).
+    """
     transactional_id = request.body.transactional_id
     if transactional_id is not None:
         allowed, error = access.may_transaction(_WRITE, transactional_id), TRANSACTION_REFUSED
+        if allowed and getattr(request.body, "enable2_pc", False):
+            allowed = access.may_transaction(AclOperation.TWO_PHASE_COMMIT, transactional_id)
     else:
         allowed = access.may_cluster(AclOperation.IDEMPOTENT_WRITE) or access.may_any_topic(_WRITE)
         error = CLUSTER_REFUSED
