@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyspark")  # Spark is an extra
+
 from tidelog.client.cluster import LATEST, Cluster
 from tidelog.client.partition_reader import PartitionReader
 from tidelog.client.transactional_writer import (
