@@ -87,7 +87,6 @@ class ClusterWorld(Cluster):
         self._commands_until_ms = 0
         self._disturbed_ms = 0
         self._id_blocks: list[range] = []
-        self._topic_count = 0
         self.clients: list[Producer | Reader] = []
         self.dead: dict[int, str] = {}
         super().__init__(seed, (1, 2, 3) if seed % 4 else (1, 2, 3, 4), SETTINGS)
@@ -485,10 +484,7 @@ class ClusterWorld(Cluster):
             self.say(f"topic {made[0]} shall go")
             self._submit(DeleteTopics((TopicReference(made[0]),)))
         else:
-            # After a power cut a folder may have lost the file with its topic's id, and a broker takes it
-            # for that of the next topic of the name. So with power cuts a name is used once.
-            self._topic_count += "power" in self._mood
-            name = f"v{self._topic_count}"
+            name = "v"
             self.say(f"topic {name} shall be made")
             self._make_topic(name, 1, 3)
 

@@ -207,19 +207,20 @@ class Broker:
     def _set_strays_aside(self, image: ClusterImage) -> None:
         """Take logs out of the way that belong to no topic, or to a deleted one of the same name.
 
-        A topic is deleted in the metadata first; a crash right after that leaves its folders behind.
+        A topic is deleted in the metadata first; a crash right after that leaves its folders behind. Where a
+        power cut took the note of the topic's id, a replica that is not in sync begins anew: its log might be
+        that of a deleted topic of the name, and whatever counts is with the others. One in sync keeps it: a
+        new topic has no members in sync that were away when it was made.
         """
         for stored in self.log_directories.stored_partitions():
             name, index = stored.topic_partition
             topic = image.topics.get(name)
             noted_id = read_topic_id(self.disk, stored.path)
-            assigned = (
-                topic is not None
-                and index < len(topic.partitions)
-                and self.node_id in topic.partitions[index].replicas
-            )
-            if topic is not None and assigned and noted_id in (None, topic.topic_id):
-                continue
+            state = image.partition(name, index)
+            if topic is not None and state is not None and self.node_id in state.replicas:
+                nameless = noted_id is None and not stored.directory.clean_shutdown
+                if noted_id in (None, topic.topic_id) and not (nameless and self.node_id not in state.isr):
+                    continue
             aside = self.log_directories.set_aside(stored, UUID(int=self.random.getrandbits(128), version=4))
             log.warning("%s is no replica of this broker and was set aside as %s", stored.path, aside)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.leader_epochs import LeaderEpochs
+from tidelog.storage.partition_metadata import PARTITION_METADATA
 from tidelog.storage.segment import Segment
 from tidelog.storage.transaction_index import TransactionIndex
 
@@ -54,6 +55,8 @@ class FlushPlan:
         for transaction_index in self.transaction_indexes:
             transaction_index.sync()
         for directory in self.directories:
+            # A log that is there to stay must know its topic: another one may get the same name.
+            self._sync_if_there(f"{directory}/{PARTITION_METADATA}")
             self.disk.sync_directory(directory)
         self.leader_epochs.flush()
 

@@ -32,8 +32,8 @@ def decode_topic_id(text: str) -> UUID:
 def write_topic_id(disk: Disk, directory: str, topic_id: UUID) -> None:
     """Note the topic id of a partition's folder.
 
-    Not synced, because a topic may have thousands of partitions: the metadata store has the truth, and a
-    note that a power cut took or tore is written again.
+    Not synced, because a topic may have thousands of partitions. It becomes durable with the first flush of
+    the log; a note that a power cut took or tore before that is written again, if the log is still wanted.
     """
     content = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}\n"
     file = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
