@@ -31,7 +31,7 @@ from tidelog.pipelines.commit_protocol import (
     commit,
     transaction_name,
 )
-from tidelog.pipelines.record_batches import BadRow
+from tidelog.pipelines.record_batches import BadRow, choose_partitions
 from tidelog.pipelines.record_columns import AbortedTransaction, decode
 from tidelog.pipelines.sink import TaskWriter
 from tidelog.pipelines.sink_commits import SinkCommits
@@ -263,3 +263,22 @@ def test_forgetting_a_query(broker: RunningBroker, query: str) -> None:
         commits.forget(query)
         log = commits.execute(ReadCommitLog(query))
     assert log.decision is None and log.is_settled
+
+
+def test_keys_go_where_other_clients_send_them(broker: RunningBroker) -> None:
+    from confluent_kafka import Producer as OtherProducer
+
+    broker.create_topic("partitioned", 7)
+    keys = [b"%d" % number * (1 + number % 9) for number in range(300)]
+    chosen: dict[bytes, int] = {}
+    other = OtherProducer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+    for key in keys:
+        other.produce(
+            "partitioned",
+            b"v",
+            key,
+            on_delivery=lambda error, sent: chosen.update({sent.key(): sent.partition()}),
+        )
+    assert other.flush(30) == 0
+    ours = choose_partitions(pa.array(keys), 7, 0)
+    assert dict(zip(keys, ours.tolist(), strict=True)) == chosen
