@@ -51,6 +51,8 @@ EXPECTED_ERRORS = frozenset(
     }
 )
 FLUSH_WAIT_MS = 60_000
+#: what went wrong in a way nobody thought of waits as long as what went wrong so often
+UNEXPECTED_RESTS = 10
 
 
 class _FlushWait(Waiter):
@@ -173,6 +175,19 @@ class ReplicaFetcher:
         self._in_flight -= 1
         if self._stopped:
             return
+        taken_in = False
+        try:
+            self._take_in(number, request, answer)
+            taken_in = True
+        finally:
+            if not taken_in:
+                # A fault of ours, which the loop logs. Whatever it was, fetching goes on, from the start of a
+                # session: it is not known which partitions of the answer were served.
+                self._session.lost(request)
+                self.go_soon(self._backoff_ms(UNEXPECTED_RESTS))
+
+    def _take_in(self, number: int, request: SessionRequest, answer: memoryview | PeerFault) -> None:
+        """Carry an answer out, and ask again, now or after a while."""
         if isinstance(answer, PeerFault):
             self._failed(request, answer.reason)
             return
@@ -183,16 +198,8 @@ class ReplicaFetcher:
             return
         if self._session.answered(request, decoded.error, decoded.session_id):
             self._faults = 0
-            carried_out = False
-            try:
-                self._carry_out(number, decoded)
-                carried_out = True
-            finally:
-                # Whatever is wrong with one partition, the others are fetched on.
-                if carried_out:
-                    self._go()
-                else:
-                    self.go_soon(self._backoff_ms(10))
+            self._carry_out(number, decoded)
+            self._go()
         else:
             self.go_soon(self._backoff_ms(self._faults))
             self._faults += 1
@@ -215,21 +222,33 @@ class ReplicaFetcher:
             partition = self.partitions.get(key)
             if partition is None or key not in self._session or number < self._counts_from.get(key, 0):
                 continue
-            if answered.error:
-                self._heed_error(key, partition, answered)
-            elif answered.diverging_epoch is not None:
-                offset = truncation_offset(
-                    answered.diverging_epoch,
-                    epoch_end_offset=partition.log.epoch_end_offset,
-                    log_end_offset=partition.log.log_end_offset,
-                    high_watermark=partition.high_watermark,
-                )
-                log.info("%s diverges from its leader: %s", partition, answered.diverging_epoch)
-                diverging.append((key, partition, offset))
-            else:
-                self._append(key, partition, answered)
+            carried_out = False
+            try:
+                if answered.error:
+                    self._heed_error(key, partition, answered)
+                elif answered.diverging_epoch is not None:
+                    offset = self._divergence(partition, answered.diverging_epoch)
+                    diverging.append((key, partition, offset))
+                else:
+                    self._append(key, partition, answered)
+                carried_out = True
+            finally:
+                if not carried_out:
+                    # Without it the next answers reach the partitions behind it.
+                    self._rest(key, partition)
         if diverging:
             self._cut(diverging)
+
+    @staticmethod
+    def _divergence(partition: "Partition", diverging_epoch: tuple[int, int]) -> int:
+        """Where to cut a log that the leader says is not like its own."""
+        log.info("%s diverges from its leader: %s", partition, diverging_epoch)
+        return truncation_offset(
+            diverging_epoch,
+            epoch_end_offset=partition.log.epoch_end_offset,
+            log_end_offset=partition.log.log_end_offset,
+            high_watermark=partition.high_watermark,
+        )
 
     def _append(self, key: PartitionKey, partition: "Partition", answered: AnsweredPartition) -> None:
         broker = self._broker

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from in_memory_cluster import InMemoryCluster, Node, Produced
 
+from tidelog.broker import replica_fetcher
 from tidelog.broker.partition import Partition
 from tidelog.client.requests import decode_response, encode_request
 from tidelog.controller.commands import AlterReassignments, Reassignment
@@ -443,6 +444,51 @@ def test_a_follower_whose_disk_fails_for_a_moment_goes_on() -> None:
             assert produced.error in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
     for index in range(2):
         cluster.run_until(same_everywhere(cluster, "t", index))
+
+
+def test_a_fault_nobody_thought_of_stops_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition cannot be appended to for a while, some answers cannot even be read."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", partitions=6)
+    leader = leader_of(cluster, "t")
+    weak = next(node for node in cluster.living if node is not leader)
+    append, decode = Partition.append_fetched, replica_fetcher.decode_response
+    faults = {"append": 0, "decode": 0}
+    broken: set[int] = {0}
+
+    def fail_to_append(self: Partition, *arguments: Any) -> Any:
+        if self.index in broken and self is cluster.replica(weak.node_id, "t", 0):
+            faults["append"] += 1
+            raise ZeroDivisionError
+        return append(self, *arguments)
+
+    def fail_to_decode(answer: memoryview) -> Any:
+        if faults["decode"] < 5:
+            faults["decode"] += 1
+            raise ZeroDivisionError
+        return decode(answer)
+
+    def run_until(condition: Callable[[], Any]) -> None:
+        while True:
+            try:
+                return cluster.run_until(condition)
+            except ZeroDivisionError:
+                pass  # an event loop logs it and goes on
+
+    monkeypatch.setattr(Partition, "append_fetched", fail_to_append)
+    monkeypatch.setattr(replica_fetcher, "decode_response", fail_to_decode)
+    for index in range(6):
+        run_until(lambda index=index: cluster.leader("t", index) is not None)
+        at = cluster.leader("t", index)
+        assert at is not None
+        run_until(cluster.produce(at.node_id, "t", b"%d" % index, index=index, acks=1).__bool__)
+    for index in range(1, 6):
+        run_until(same_everywhere(cluster, "t", index))
+    run_until(lambda: faults["append"] > 3)
+    assert cluster.replica(weak.node_id, "t", 0).log.log_end_offset == 0
+    broken.clear()
+    run_until(same_everywhere(cluster, "t", 0))
+    assert faults["decode"] == 5
 
 
 def test_flush_messages_holds_on_followers() -> None:
