@@ -233,6 +233,8 @@ class Connection(asyncio.BufferedProtocol):
                         self._send(b"".join(answers))
                         answers.clear()
                     self._queue_answer(answer)
+                if context.throttle_ms:
+                    break  # the next frame is served when the peer has waited
         finally:
             # Also when a later frame ends the connection: what was done is answered.
             if answers:
@@ -369,6 +371,9 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         self._muted_count -= 1
         self.last_active_ms = self.edge.monotonic_ms
+        if not self._muted_count and self._end > self._start and self._transport is not None:
+            # Requests that had arrived before: not the business of a subclass, which has decrypted them.
+            Connection.buffer_updated(self, 0)
         self._resume()
 
     @property
