@@ -1,6 +1,9 @@
 """The sink's writing and committing against a real broker, without Spark."""
 
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +26,11 @@ from tidelog.pipelines.commit_protocol import (
     Claim,
     CommitDecision,
     Decision,
+    End,
     FencedDriver,
     LostTransactions,
     ReadCommitLog,
+    Steps,
     Transaction,
     WriteDecision,
     commit,
@@ -282,3 +287,52 @@ def test_keys_go_where_other_clients_send_them(broker: RunningBroker) -> None:
     assert other.flush(30) == 0
     ours = choose_partitions(pa.array(keys), 7, 0)
     assert dict(zip(keys, ours.tolist(), strict=True)) == chosen
+
+
+def run_to(commits: SinkCommits, steps: Steps, requests: int, halves_end: bool) -> Any:
+    """Carry so many requests out and return the last answer; an End may be cut off after its first half."""
+    answer: Any = None
+    for number in range(requests):
+        request = steps.send(answer)
+        if halves_end and number == requests - 1 and isinstance(request, End):
+            half = request.transactions[: len(request.transactions) // 2]
+            commits.execute(replace(request, transactions=half))
+            return None
+        answer = commits.execute(request)
+    return answer
+
+
+@pytest.mark.parametrize("wakes_up", [False, True], ids=["dies", "wakes up late"])
+@pytest.mark.parametrize("halves_end", [False, True], ids=["whole", "in the middle"])
+def test_a_driver_that_stops_after_any_request(
+    broker: RunningBroker, query: str, wakes_up: bool, halves_end: bool
+) -> None:
+    """Each time another driver replays the batch; then the first may go on where it stopped."""
+    options = options_of(broker)
+    for requests in range(9):
+        name = f"{query}-{requests}"
+        values = [f"{name}-a", f"{name}-b"]
+
+        def tasks(attempt: str, name: str = name, values: list[str] = values) -> list[Transaction]:
+            return [
+                write(options, name, 0, f"{attempt}{number}", [value]) for number, value in enumerate(values)
+            ]
+
+        with commits_of(options) as first, commits_of(options) as second:
+            steps = commit(name, 0, tasks("first"))
+            try:
+                answer = run_to(first, steps, requests, halves_end)
+            except StopIteration:
+                break
+            assert second.run(commit(name, 0, tasks("second"))).batch_id == 0
+            assert visible(options, name) == values, f"after {requests} requests"
+            if wakes_up and requests and not halves_end:
+                with contextlib.suppress(FencedDriver, BatchTooOld, StopIteration):
+                    while True:
+                        answer = first.execute(steps.send(answer))
+            second.run(commit(name, 1, []))
+            assert visible(options, name) == values, (
+                f"after {requests} requests, and more of the first driver"
+            )
+    else:
+        assert requests >= 8
