@@ -91,6 +91,8 @@ class KafkaClient:
         """The properties for another librdkafka client of this cluster."""
         return {
             "client.id": CLIENT_ID,
+            # Brokers come and go; the watcher tells of it once, librdkafka would for every connection.
+            "log_level": 0,
             **extra,
             **self.properties,
             "bootstrap.servers": self.bootstrap,

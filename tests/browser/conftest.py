@@ -1,0 +1,60 @@
+"""A cluster, its console and a real browser, shared by the browser tests; skipped where chromium is not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browser_console import RunningConsole, chromium_path
+
+from tidelog.testing.cluster import RunningCluster
+
+PAGE_MS_MAX = 45_000
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    path = chromium_path()
+    if path is None:
+        pytest.skip("there is no chromium: run tests/browser/setup")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        launched = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(browser: Any) -> Iterator[RunningCluster]:
+    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4"}
+    with RunningCluster(3, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def console(cluster: RunningCluster) -> Iterator[RunningConsole]:
+    with RunningConsole(cluster.bootstrap) as running:
+        yield running
+
+
+class WatchedPage:
+    """A page whose errors and dialogs fail the test that opened it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.faults: list[str] = []
+        page.set_default_timeout(PAGE_MS_MAX)
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._hear)
+
+    def _hear(self, message: Any) -> None:
+        if message.type == "error":
+            self.faults.append(message.text)
+
+
+@pytest.fixture
+def page(browser: Any, console: RunningConsole) -> Iterator[Any]:
+    context = browser.new_context(base_url=console.address, viewport={"width": 1280, "height": 860})
+    watched = WatchedPage(context.new_page())
+    yield watched.page
+    context.close()
+    assert watched.faults == []

@@ -1,0 +1,148 @@
+"""Draws the pictures of docs/images: a cluster with some life in it, its console, and a browser.
+
+python tests/browser/screenshots.py docs/images
+"""
+
+import argparse
+import json
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from browser_console import RunningConsole, chromium_path
+from confluent_kafka import Consumer, Producer
+
+from tidelog.testing.cluster import RunningCluster
+
+LIFE_SECONDS = 75
+TOPICS = {
+    "orders": 6,
+    "payments": 3,
+    "inventory.updates": 3,
+    "clicks": 4,
+    "audit-log": 1,
+    "emails.outbound": 2,
+}
+GROUPS = (
+    ("billing", "orders", "billing-1", 0.03, "classic"),
+    ("billing", "orders", "billing-2", 0.03, "classic"),
+    ("analytics", "clicks", "analytics-1", 0.0, "consumer"),
+    ("spark-kafka-source-8f2a", "orders", "spark", 0.005, "classic"),
+)
+CLICK = b"\x83\xa4page\xa5/cart\xa2ms\x2a\xa3bot\xc2"
+
+
+def consume(
+    bootstrap: str, group: str, topic: str, name: str, pause: float, protocol: str, until: float
+) -> None:
+    properties = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "client.id": name,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 1_000,
+        "group.protocol": protocol,
+    }
+    consumer = Consumer(properties)
+    consumer.subscribe([topic])
+    while time.time() < until:
+        if consumer.poll(0.2) is not None and pause:
+            time.sleep(pause)
+    consumer.close()
+
+
+def produce(bootstrap: str, until: float) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    rng = random.Random(7)
+    number = 0
+    while time.time() < until:
+        for _ in range(rng.randrange(3, 14)):
+            number += 1
+            order = {
+                "order": number,
+                "customer": f"c-{rng.randrange(900)}",
+                "amount": round(rng.uniform(5, 900), 2),
+            }
+            trace = f"{rng.randrange(16**8):08x}".encode()
+            producer.produce(
+                "orders", json.dumps(order), key=f"eu-{rng.randrange(400)}", headers={"trace": trace}
+            )
+        producer.produce("clicks", CLICK, key=f"u{rng.randrange(99)}")
+        producer.produce("payments", json.dumps({"order": number, "paid": True}), key=str(number))
+        producer.produce(
+            "inventory.updates", json.dumps({"stock": rng.randrange(99)}), key=f"A{rng.randrange(99)}"
+        )
+        if rng.random() < 0.3:
+            producer.produce("audit-log", f"user {rng.randrange(50)} logged in")
+            producer.produce("emails.outbound", bytes(rng.randrange(256) for _ in range(40)))
+        producer.poll(0)
+        time.sleep(0.1)
+    producer.flush(10)
+
+
+def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
+
+        def picture(
+            name: str, path: str, *, width: int = 1280, scheme: Any = "light", tail: bool = False
+        ) -> None:
+            height = 860 if width > 600 else 844
+            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page = context.new_page()
+            page.goto(address + path, timeout=60_000)
+            if tail:
+                page.get_by_role("button", name="Live tail").click()
+                page.locator("tr.fresh").first.wait_for(timeout=60_000)
+                page.wait_for_timeout(2_500)
+            page.wait_for_timeout(600)
+            page.screenshot(path=folder / f"console-{name}.png")
+            context.close()
+
+        picture("overview", "/")
+        picture("overview-phone", "/", width=390, scheme="dark")
+        picture("topics-dark", "/topics", scheme="dark")
+        picture("topic", "/topics/orders")
+        picture("records", "/topics/orders/records", tail=True)
+        picture("record", "/topics/orders/records/0/5")
+        picture("settings", "/topics/payments/settings")
+        picture("groups", "/groups")
+        picture("group", "/group?id=billing")
+        victim = cluster.leader("orders", 0)
+        cluster.kill(victim)
+        time.sleep(8)
+        picture("broker-lost", "/")
+        cluster.start(victim)
+        time.sleep(8)
+        picture("events-dark", "/events", scheme="dark")
+        picture("brokers", "/brokers")
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with RunningCluster(3, settings={"offsets.topic.num.partitions": "6"}) as cluster:
+        for name, partitions in TOPICS.items():
+            cluster.create_topic(name, partitions=partitions)
+        until = time.time() + LIFE_SECONDS + 90
+        threads = [threading.Thread(target=produce, args=(cluster.bootstrap, until), daemon=True)]
+        threads += [
+            threading.Thread(target=consume, args=(cluster.bootstrap, *group, until), daemon=True)
+            for group in GROUPS
+        ]
+        with RunningConsole(cluster.bootstrap) as console:
+            for thread in threads:
+                thread.start()
+            time.sleep(LIFE_SECONDS)
+            draw(console.address, cluster, folder)
+
+
+if __name__ == "__main__":
+    main()
