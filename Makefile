@@ -11,7 +11,7 @@ BROKERS ?= 1
 .DEFAULT_GOAL := help
 
 .PHONY: help up demo test check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
-	conformance-kafka-python spark-test setup clean
+	conformance-kafka-python browser-test spark-test setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ simulation-long: $(STAMP) ## 20,000 seeds of a whole cluster under faults, in on
 conformance: $(STAMP) ## Only the real clients against a real broker
 	@tests/conformance/setup
 	@$(BIN)/pytest -q tests/conformance
+
+browser-test: $(STAMP) ## The console in a real browser (gets Debian's chromium where it is missing)
+	@tests/browser/setup
+	@$(BIN)/pytest -q -n0 tests/browser
 
 conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from its source release
 	@$(BIN)/python tests/conformance/kafka_python_suite.py
