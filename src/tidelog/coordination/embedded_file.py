@@ -14,7 +14,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -243,16 +243,22 @@ class StoreFile:
 def _keep_private(path: Path) -> None:
     """See to it that nobody else can read the file: it holds what checks passwords.
 
-    SQLite gives its other files, the journal and the index of it, the mode of this one.
+    SQLite gives its other files, the journal and the index of it, the mode of this one. The file is never
+    opened here under its own name: closing a descriptor of it takes away every lock that this process has on
+    it, and with them its claim on the journal, which the next process to close the store would then delete.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.fstat(descriptor).st_mode & 0o077:
-            os.fchmod(descriptor, 0o600)
-    except PermissionError:
-        pass  # another user's file that we may write: the modes are that user's affair
-    finally:
-        os.close(descriptor)
+    if not path.exists():
+        new = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            with suppress(FileExistsError):
+                os.link(new, path)
+        finally:
+            new.unlink()
+    elif path.stat().st_mode & 0o077:
+        # Another user's file that we may write: the modes are that user's affair.
+        with suppress(PermissionError):
+            path.chmod(0o600)
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

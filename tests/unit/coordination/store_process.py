@@ -1,6 +1,7 @@
 """A process with a session of its own, driven over its standard input: one line in, one line out.
 
 commit KEY VALUE [ephemeral]      → committed | conflict | lost | error
+get KEY                           → its value | absent
 hold                              → holding       begins a write and never finishes it
 """
 
@@ -29,6 +30,9 @@ def main() -> None:
                 print("lost", flush=True)
             except StoreError:
                 print("error", flush=True)
+        elif word == "get":
+            entry = store.get(arguments[0])
+            print("absent" if entry is None else entry.value.decode(), flush=True)
         elif word == "told":
             print("told" if lost.wait(10) else "not told", flush=True)
         elif word == "hold":

@@ -244,6 +244,18 @@ def test_a_closed_process_leaves_nothing(
     assert list(path.with_name("metadata.sqlite.sessions").iterdir()) == []
 
 
+def test_a_process_that_closes_leaves_the_journal_of_the_others(
+    path: Path, started: Callable[[], StoreProcess], opened: Callable[[], EmbeddedStore]
+) -> None:
+    """The last one to close deletes it; who is the last, SQLite knows by the locks on the file."""
+    store = opened()
+    store.commit([Write("before", b"1")])
+    assert started().ask("close") == "closed"
+    assert path.with_name(path.name + "-wal").exists()
+    assert isinstance(store.commit([Write("after", b"2")]), Committed)
+    assert started().ask("get after") == "2"
+
+
 def test_a_path_may_be_long(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 30) / "metadata.sqlite"
     first, second = EmbeddedStore(path), EmbeddedStore(path)
