@@ -29,14 +29,6 @@ BATCH_BYTES_DEFAULT = 256 << 10
 DELIVERY_TIMEOUT_MS_DEFAULT = 120_000
 #: ours; the library's own default for lz4 is its slowest
 _LEVELS = {Codec.LZ4: 1}
-_OWN_OPTIONS = (
-    "topic",
-    "delivery",
-    "transactionalidprefix",
-    "twophasecommit",
-    "txnappid",
-    "txnversion",
-)
 
 
 @dataclass(frozen=True, slots=True)
