@@ -89,23 +89,21 @@ class TlsConnection(Connection):
         while not self._paused and self._transport is not None and not self._transport.is_closing():
             room = super().get_buffer(0)
             filled = 0
-            ended = False
+            drained = parting = False
             try:
-                while len(room) - filled >= min(ROOM_BYTES_MIN, len(room)):
+                while not parting and len(room) - filled >= min(ROOM_BYTES_MIN, len(room)):
                     # Into a buffer it returns how much; the annotation knows the other form alone.
                     count = cast(int, self._tls.read(len(room) - filled, room[filled:]))
-                    if not count:
-                        ended = True
-                        break
+                    parting = count == 0
                     filled += count
             except ssl.SSLWantReadError:
-                ended = True
-            except ssl.SSLZeroReturnError:
-                self._transport.close()
-                ended = True
+                drained = True
             if filled:
                 super().buffer_updated(filled)
-            if ended:
+            if parting:
+                # The client says farewell, and may wait for ours before it lets go.
+                self.finish()
+            if drained or parting:
                 break
         self._send_encrypted()
 

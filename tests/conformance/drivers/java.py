@@ -18,6 +18,13 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka-clients</artifactId><version>{KAFKA_CLIENTS_VERSION}</version>
     </dependency>
+    <!-- OAUTHBEARER needs it, and the client does not bring it -->
+    <dependency>
+      <groupId>com.fasterxml.jackson.core</groupId><artifactId>jackson-databind</artifactId><version>2.19.0</version>
+    </dependency>
+    <dependency>
+      <groupId>org.bitbucket.b_c</groupId><artifactId>jose4j</artifactId><version>0.9.6</version>
+    </dependency>
   </dependencies>
 </project>
 """
@@ -27,7 +34,7 @@ def jars() -> Path:
     """The folder of the client's jars, filled on first use."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog"
     folder = cache / f"kafka-clients-{KAFKA_CLIENTS_VERSION}"
-    complete = folder / ".complete"
+    complete = folder / ".complete-with-jackson"
     if complete.exists():
         return folder
     maven = require_program("mvn")

@@ -1,4 +1,4 @@
-"""TLS and SASL over real sockets: large answers, slow readers, slow loris, foreign bytes, new certificates."""
+"""TLS and SASL over real sockets: large answers, slow readers, slow loris, foreign bytes, reloading."""
 
 import contextlib
 import os
@@ -257,3 +257,13 @@ def test_a_rate_and_limits_by_address() -> None:
     assert limits.enter("10.0.0.1", "B", 0) is None, "brokers are not kept from each other"
     limits.leave("10.0.0.9", "A")
     assert limits.enter("10.0.0.2", "A", 0) is None
+
+
+def test_a_farewell_is_answered(secured: Secured) -> None:
+    """Some clients (asyncio's) wait for the other side's before they let go of a connection."""
+    with secured.connect("SSL") as stream:
+        tls = secured.context().wrap_socket(stream, server_hostname="127.0.0.1")
+        tls.settimeout(WAIT_SECONDS)
+        plain = tls.unwrap()
+        assert plain.recv(1) == b""
+        plain.close()
