@@ -1,0 +1,112 @@
+"""`tidelog acl` and `tidelog quota` against a broker in a thread of this process."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tidelog.cli.acl import principal_of
+from tidelog.cli.main import tidelog
+from tidelog.cli.quota import parse_amount
+from tidelog.model.access_settings import STANDARD_AUTHORIZER
+from tidelog.testing.broker import RunningBroker
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    with RunningBroker(settings) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture
+def run(bootstrap: str) -> Run:
+    def invoke(*words: str, code: int = 0) -> Result:
+        done = CliRunner().invoke(tidelog, [*words, "--bootstrap", bootstrap])
+        assert done.exit_code == code, (words, done.output, done.exception)
+        return done
+
+    return invoke
+
+
+def listed(run: Run, *words: str) -> Any:
+    return json.loads(run(*words, "--json").stdout)
+
+
+def test_acls_come_and_go(run: Run) -> None:
+    allowed = run("acl", "allow", "alice", "read", "write", "--topic", "orders", "--group", "g", code=2)
+    assert "write is nothing that can be done to a group" in allowed.output
+    said = run("acl", "allow", "alice", "read", "--topic", "orders", "--group", "g").stdout
+    assert "User:alice may read topic orders." in said and "User:alice may read group g." in said
+    said = run("acl", "deny", "*", "all", "--topic", "secret.", "--prefix", "--host", "10.0.0.7").stdout
+    assert said == "User:* may not all topics that begin with secret. from 10.0.0.7.\n"
+    run("acl", "allow", "ops", "alter", "--cluster")
+    rows = listed(run, "acl", "list")
+    assert {(row["principal"], row["resource"], row["name"]) for row in rows} == {
+        ("User:alice", "topic", "orders"),
+        ("User:alice", "group", "g"),
+        ("User:*", "topic", "secret."),
+        ("User:ops", "cluster", "kafka-cluster"),
+    }
+    assert [row["name"] for row in listed(run, "acl", "list", "--topic", "secret.a", "--matching")] == [
+        "secret."
+    ]
+    assert listed(run, "acl", "list", "--topic", "secret.a") == []
+    assert "no such ACLs" in run("acl", "list", "--user", "nobody").stdout
+    assert "Deleted 2 ACLs" in run("acl", "delete", "--user", "alice", "--yes").stdout
+    assert "say which" in run("acl", "delete", "--yes", code=2).output
+    assert "Deleted 1 ACL:" in run("acl", "delete", "--topic", "secret.", "--prefix", "--yes").stdout
+    assert [row["principal"] for row in listed(run, "acl", "list")] == ["User:ops"]
+
+
+def test_what_an_acl_is_for_has_to_be_named(run: Run) -> None:
+    assert "--topic, --group" in run("acl", "allow", "alice", "read", code=2).output
+    assert "is no principal" in run("acl", "allow", "User:", "read", "--topic", "t", code=1).output
+
+
+def test_quotas_come_and_go(run: Run) -> None:
+    said = run("quota", "set", "producer_byte_rate=1MB", "request_percentage=12.5", "--user", "alice").stdout
+    assert "producer_byte_rate of user alice is at most 1e+06." in said
+    run("quota", "set", "connection_creation_rate=500", "--default-ip")
+    run("quota", "set", "consumer_byte_rate=1Ki", "--user", "alice", "--default-client-id")
+    rows = listed(run, "quota", "list", "--user", "alice")
+    assert [row["limits"] for row in rows] == [
+        {"producer_byte_rate": 1e6, "request_percentage": 12.5},
+        {"consumer_byte_rate": 1024.0},
+    ]
+    assert "ip (default)" in run("quota", "list").stdout
+    run("quota", "unset", "producer_byte_rate", "request_percentage", "--user", "alice")
+    run("quota", "unset", "consumer_byte_rate", "--user", "alice", "--default-client-id")
+    run("quota", "unset", "connection_creation_rate", "--default-ip")
+    assert listed(run, "quota", "list") == []
+
+
+def test_mistakes_with_quotas_are_told(run: Run) -> None:
+    assert "say who" in run("quota", "set", "producer_byte_rate=1", code=2).output
+    assert "there is no limit" in run("quota", "set", "speed=1", "--user", "a", code=2).output
+    assert "is no amount" in run("quota", "set", "producer_byte_rate=fast", "--user", "a", code=2).output
+    both = ("quota", "set", "producer_byte_rate=1", "--user", "a", "--default-user")
+    assert "not both" in run(*both, code=2).output
+    assert "INVALID_REQUEST" in run("quota", "set", "producer_byte_rate=0", "--user", "a", code=1).output
+
+
+def test_without_an_authorizer_the_way_to_one_is_told() -> None:
+    with RunningBroker() as broker:
+        done = CliRunner().invoke(tidelog, ["acl", "list", "--bootstrap", broker.bootstrap])
+        assert done.exit_code == 1 and "authorizer.class.name" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("5", 5), ("1MB", 1e6), ("2mi", 2 << 20), ("1.5k", 1500), ("3GB/s", 3e9)]
+)
+def test_amounts(text: str, amount: float) -> None:
+    assert parse_amount(text) == amount
+
+
+def test_principals() -> None:
+    assert principal_of("alice") == "User:alice"
+    assert principal_of("User:CN=a") == "User:CN=a"
