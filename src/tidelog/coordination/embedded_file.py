@@ -9,6 +9,7 @@ only ordered with the commits (NORMAL), for no session survives a power cut. Eve
 by looking for the session's own row, inside the same transaction: whoever removed the row has fenced it.
 """
 
+import logging
 import os
 import signal
 import sqlite3
@@ -30,6 +31,8 @@ from tidelog.coordination.store import (
     Write,
 )
 
+log = logging.getLogger(__name__)
+
 _SCHEMA_VERSION = 2
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS entries "
@@ -43,6 +46,7 @@ _UPGRADE_FROM_1 = "ALTER TABLE entries ADD COLUMN owner TEXT"
 _NEXT_SEQUENCE = "UPDATE counters SET value = value + 1 WHERE name = 'sequence' RETURNING value"
 _OPEN_SECONDS_MAX = 5.0
 _RETRY_SECONDS = 0.005
+_SLOW_SECONDS = 1.0
 
 
 class SessionRow(NamedTuple):
@@ -207,22 +211,26 @@ class StoreFile:
         return True
 
     def _locked_by(self, pid: int) -> bool:
+        return pid in self._writers()
+
+    def _writers(self) -> set[int]:
+        """The process that holds the write lock of this file, if there is one and the system tells."""
         try:
             inode = Path(f"{self._path}-shm").stat().st_ino
             lines = Path("/proc/locks").read_text().splitlines()
         except OSError:
-            return False
+            return set()
         # 1: POSIX  ADVISORY  WRITE 4711 08:01:1835009 120 120     (byte 120 is SQLite's WAL write lock)
         fields = [line.split() for line in lines]
-        return any(
-            len(field) >= 8
+        return {
+            int(field[4])
+            for field in fields
+            if len(field) >= 8
             and field[3] == "WRITE"
-            and field[4] == str(pid)
             and field[5].rsplit(":", 1)[-1] == str(inode)
             and int(field[6]) <= 120
             and (field[7] == "EOF" or int(field[7]) >= 120)
-            for field in fields
-        )
+        }
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -236,8 +244,10 @@ class StoreFile:
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, StoreError):
                 raise
-            kind = Busy if isinstance(error, sqlite3.OperationalError) and _is_busy(error) else StoreError
-            raise kind(f"{self._path} could not be {what}: {error}") from error
+            if isinstance(error, sqlite3.OperationalError) and _is_busy(error):
+                writers = ", ".join(map(str, sorted(self._writers()))) or "nobody any more"
+                raise Busy(f"{self._path} could not be {what}: {error} (by process {writers})") from error
+            raise StoreError(f"{self._path} could not be {what}: {error}") from error
 
 
 def _keep_private(path: Path) -> None:
@@ -268,8 +278,12 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Begin writing, and commit what the block did unless it raised or rolled back itself."""
+    """Begin writing, and commit what the block did unless it raised or rolled back itself.
+
+    Nobody else can write meanwhile, so a transaction that took long is told of.
+    """
     connection.execute("BEGIN IMMEDIATE")
+    alone = time.monotonic()
     try:
         yield
     except BaseException:
@@ -278,6 +292,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
     if not connection.in_transaction:
         return
+    written = time.monotonic()
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -287,6 +302,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
             raise
         # A failed fsync: what was written may be there after the next crash, or may not.
         raise CommitUnknown(f"a commit may not have reached the disk: {error}") from error
+    ended = time.monotonic()
+    if ended - alone > _SLOW_SECONDS:
+        log.warning(
+            "the store was locked for %.1f s by a commit here: %.1f s to write, %.1f s for the disk",
+            ended - alone,
+            written - alone,
+            ended - written,
+        )
 
 
 def _session_exists(connection: sqlite3.Connection, session: str) -> bool:

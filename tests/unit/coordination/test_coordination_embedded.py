@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.coordination.embedded import EmbeddedStore
-from tidelog.coordination.embedded_file import Change, StoreFile
+from tidelog.coordination.embedded_file import Busy, Change, StoreFile
 from tidelog.coordination.embedded_links import EVERYTHING, _changed_message
 from tidelog.coordination.store import ABSENT, Committed, Entry, StoreError, Write
 
@@ -32,6 +32,10 @@ class StoreProcess:
             text=True,
         )
         assert self._answer() == "open"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -183,6 +187,15 @@ def test_a_process_that_hangs_in_a_commit_is_killed_after_its_timeout(
     gone.wait()
     assert process.wait() == -signal.SIGKILL
     assert isinstance(store.commit([Write("a", b"")]), Committed)
+
+
+def test_who_cannot_write_is_told_who_does(path: Path, started: Callable[[], StoreProcess]) -> None:
+    process = started()
+    file = StoreFile(path, busy_timeout_ms=5, durable=False)
+    assert process.ask("hold") == "holding"
+    with pytest.raises(Busy, match=rf"locked \(by process {process.pid}\)"):
+        file.end_session("nobody's")
+    file.close()
 
 
 def test_a_commit_is_pushed_to_the_other_processes(
