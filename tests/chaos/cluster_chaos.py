@@ -27,7 +27,7 @@ from pathlib import Path
 
 import network
 from broker_process import free_port
-from cluster_faults import FAULTS, ZOOKEEPER_HOST, Scene, small_disk
+from cluster_faults import FAULTS, WHOLE_SECONDS_MAX, ZOOKEEPER_HOST, Scene, small_disk
 from cluster_workload import (
     COPIERS,
     PARTITIONS,
@@ -188,7 +188,8 @@ class Run:
 
     def begin(self) -> None:
         try:
-            self.cluster.start()
+            self.cluster.start(known=False)
+            self.cluster.wait_known(timeout_seconds=WHOLE_SECONDS_MAX)
             for topic in (INPUT, OUTPUT):
                 self.cluster.create_topic(topic, PARTITIONS, min_insync_replicas=min(2, self.options.brokers))
         except (BrokerNotStarted, TimeoutError, KafkaException) as fault:

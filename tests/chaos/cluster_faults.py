@@ -129,7 +129,8 @@ class Scene:
 
     def start(self, name: str, broker_id: int | None = None) -> None:
         try:
-            self.cluster.start(broker_id)
+            self.cluster.start(broker_id, known=False)
+            self.cluster.wait_known(timeout_seconds=WHOLE_SECONDS_MAX)
         except (BrokerNotStarted, TimeoutError) as fault:
             raise Violation(f"{name}: {fault}") from fault
 
