@@ -1,7 +1,9 @@
 """What the four APIs of delegation tokens share (KIP-48, KIP-373).
 
 Tokens are only for those who came in without one and proved who they are. Whoever has a token's HMAC can come
-in as its owner, so it is told to nobody but its owner, its renewers and its requester.
+in as its owner, so it is told to nobody but its owner, its renewers and its requester, and to those whom an
+ACL allows it. Deliberate difference from Kafka: where there is no authorizer, nobody may do for others what
+takes a right, while there everybody may.
 """
 
 import datetime
