@@ -510,3 +510,36 @@ def test_only_brokers_give_commands_to_the_controller() -> None:
     node.be("root")
     with pytest.raises(CloseConnection, match="malformed"):
         node.handle(frame)
+
+
+def test_tokens_of_others_need_rights() -> None:
+    node = GuardedNode(delegation_token_secret_key="a secret of the brokers")
+    user = ResourceType.USER
+
+    def create(owner: str | None) -> ErrorCode:
+        body = {
+            "owner_principal_type": None if owner is None else "User",
+            "owner_principal_name": owner,
+            "renewers": [],
+            "max_lifetime": -1,
+        }
+        return ErrorCode(int(node.call("CreateDelegationToken", 3, body).error_code))
+
+    def seen() -> int:
+        return len(node.call("DescribeDelegationToken", 3, {"owners": None}).tokens)
+
+    node.be("alice")
+    assert (create(None), seen()) == (ErrorCode.NONE, 1)
+    node.be("bob")
+    assert create("alice") is ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    assert seen() == 0
+    node.allow("bob", AclOperation.CREATE_TOKENS, user, "User:alice")
+    assert create("alice") is ErrorCode.NONE
+    assert seen() == 1, "the one that bob asked for"
+    node.allow("bob", AclOperation.DESCRIBE_TOKENS, user, "User:alice")
+    assert seen() == 2
+    node.be("carol")
+    assert seen() == 0
+    token_id = next(iter(node.broker.image.tokens))
+    node.allow("carol", AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id)
+    assert seen() == 1

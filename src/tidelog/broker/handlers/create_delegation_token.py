@@ -13,6 +13,7 @@ from uuid import UUID
 from tidelog.broker.parking import Parked
 from tidelog.broker.token_requests import milliseconds, principal_fields, refusal, timestamp
 from tidelog.controller.commands import ChangeTokens, Result, TokenChange
+from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.credentials import USER_TYPE, DelegationToken
 from tidelog.model.errors import ErrorCode, Refused
 
@@ -30,7 +31,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     if getattr(body, "owner_principal_name", None):
         owner = f"{body.owner_principal_type or USER_TYPE}:{body.owner_principal_name}"
     code = refusal(broker, request)
-    if code is ErrorCode.NONE and owner != requester:
+    if code is ErrorCode.NONE and owner != requester and not _may_create_for(broker, request, owner):
         code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     if any(renewer.principal_type != USER_TYPE for renewer in body.renewers):
         code = code or ErrorCode.INVALID_PRINCIPAL_TYPE
@@ -62,6 +63,14 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
 
     broker.metadata.submit(ChangeTokens((TokenChange(token.token_id, token),)), created)
     return parked
+
+
+def _may_create_for(broker: "Broker", request: "Request", owner: str) -> bool:
+    """Whether the requester has the right to another user's tokens; without an authorizer nobody has."""
+    authorization = broker.authorization
+    return authorization is not None and authorization.allows(
+        request.context, AclOperation.CREATE_TOKENS, ResourceType.USER, owner
+    )
 
 
 def _new_id(broker: "Broker") -> str:

@@ -1,13 +1,16 @@
 """DescribeDelegationToken (key 41), versions 1 to 3: the tokens that the asker owns, asked for or may renew.
 
 `owners` narrows them down: null for all, an empty list for none. The answer has the tokens' HMACs, with which
-one can come in, so nobody sees those of others. From version 3 it says who asked for each (KIP-373).
+one can come in, so nobody sees those of others without the right to: DESCRIBE on the token, or
+DESCRIBE_TOKENS on its owner. From version 3 it says who asked for each (KIP-373).
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.broker.token_requests import principal_fields, refusal
+from tidelog.model.acls import AclOperation, ResourceType
+from tidelog.model.credentials import DelegationToken
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -36,7 +39,16 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
         }
         for token in broker.image.tokens.values()
         if (owners is None or token.owner in owners)
-        and (token.may_renew(asker) or token.requester == asker)
+        and (token.may_renew(asker) or token.requester == asker or _may_describe(broker, request, token))
         and not token.expired(now_ms)
     ]
     return {"error_code": ErrorCode.NONE, "tokens": tokens}
+
+
+def _may_describe(broker: "Broker", request: "Request", token: DelegationToken) -> bool:
+    """Whether the asker has the right to somebody else's token; without an authorizer nobody has."""
+    authorization, context = broker.authorization, request.context
+    return authorization is not None and (
+        authorization.allows(context, AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
+        or authorization.allows(context, AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
+    )
