@@ -50,9 +50,8 @@ def make_topic(bootstrap: str) -> str:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     name = f"sink-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(
-        SECONDS_MAX
-    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(SECONDS_MAX)
     return name
 
 

@@ -1,6 +1,7 @@
 """The sink's writing and committing against a real broker, without Spark."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")  # Spark is an extra
 
+from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import LATEST, Cluster
 from tidelog.client.partition_reader import PartitionReader
 from tidelog.client.transactional_writer import (
@@ -79,9 +81,20 @@ def commits_of(options: SinkOptions, age_ms: float = 0, two_phase: bool = False)
     return SinkCommits(options.settings, options.transaction_timeout_ms, age_ms, two_phase)
 
 
-def visible(options: SinkOptions, prefix: str) -> list[str]:
+def wait_for_markers(cluster: Cluster) -> None:
+    """EndTxn is answered when the outcome is durable; the markers, and with them the records, follow."""
+    places = dict.fromkeys([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)], LATEST)
+    deadline = time.monotonic() + 20
+    while cluster.list_offsets(places, READ_COMMITTED) != cluster.list_offsets(places, READ_UNCOMMITTED):
+        assert time.monotonic() < deadline, "a transaction stays open"
+        time.sleep(0.01)
+
+
+def visible(options: SinkOptions, prefix: str, *, settled: bool = True) -> list[str]:
     found: list[str] = []
     with Cluster(options.settings) as cluster:
+        if settled:
+            wait_for_markers(cluster)
         for partition in range(PARTITIONS):
             place = TopicPartition(TOPIC, partition)
             end = cluster.list_offsets({place: LATEST})[place].offset
@@ -101,7 +114,7 @@ def test_a_batch_is_visible_once_it_is_committed_and_a_replay_adds_nothing(
     first = write(options, query, 0, "a", values[:25])
     second = write(options, query, 0, "b", values[25:])
     lost = write(options, query, 0, "c", values[:25])
-    assert visible(options, query) == []
+    assert visible(options, query, settled=False) == []
     with commits_of(options) as commits:
         done = commits.run(commit(query, 0, [first, second]))
     assert (done.transactions, done.was_decided_before, done.swept) == (2, False, 1)
@@ -124,7 +137,7 @@ def test_a_new_driver_finishes_what_the_last_one_decided(broker: RunningBroker, 
         driver = commits.execute(Claim(query))
         assert commits.execute(WriteDecision(driver, Decision(query, 0, (written,))))
         assert commits.execute(CommitDecision(driver))
-    assert visible(options, query) == []
+    assert visible(options, query, settled=False) == []
     with commits_of(options) as commits:
         replayed = write(options, query, 0, "b", [f"{query}-1"])
         assert commits.run(commit(query, 0, [replayed])).was_decided_before
