@@ -8,6 +8,7 @@ import json
 import random
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 
 from tidelog.testing.cluster import RunningCluster
 
-LIFE_SECONDS = 75
+LIFE_SECONDS = 60
 TOPICS = {
     "orders": 6,
     "payments": 3,
@@ -89,7 +90,13 @@ def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
 
         def picture(
-            name: str, path: str, *, width: int = 1280, scheme: Any = "light", tail: bool = False
+            name: str,
+            path: str,
+            *,
+            width: int = 1280,
+            scheme: Any = "light",
+            tail: bool = False,
+            until: str = "",
         ) -> None:
             height = 860 if width > 600 else 844
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -99,6 +106,9 @@ def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
                 page.get_by_role("button", name="Live tail").click()
                 page.locator("tr.fresh").first.wait_for(timeout=60_000)
                 page.wait_for_timeout(2_500)
+            if until:
+                page.get_by_text(until).first.wait_for(timeout=60_000)
+                page.wait_for_timeout(3_000)
             page.wait_for_timeout(600)
             page.screenshot(path=folder / f"console-{name}.png")
             context.close()
@@ -114,11 +124,9 @@ def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
         picture("group", "/group?id=billing")
         victim = cluster.leader("orders", 0)
         cluster.kill(victim)
-        time.sleep(8)
-        picture("broker-lost", "/")
+        picture("broker-lost", "/", until=f"Broker {victim} is away")
         cluster.start(victim)
-        time.sleep(8)
-        picture("events-dark", "/events", scheme="dark")
+        picture("events-dark", "/events", scheme="dark", until="in sync again")
         picture("brokers", "/brokers")
         browser.close()
 
@@ -138,6 +146,8 @@ def main() -> None:
             for group in GROUPS
         ]
         with RunningConsole(cluster.bootstrap) as console:
+            # The first page waits for the first look; what happens after it is news.
+            urllib.request.urlopen(console.address, timeout=60).close()
             for thread in threads:
                 thread.start()
             time.sleep(LIFE_SECONDS)

@@ -40,6 +40,8 @@ from tidelog.console.snapshot import (
 
 CLIENT_ID = "tidelog-console"
 OUTCOME_MARGIN_SECONDS = 2.0
+#: for the questions of every look: a broker that hangs must not keep the others from being seen
+LOOK_SECONDS_MAX = 3.0
 LIST_OFFSETS_BATCH = 5_000
 
 _log = logging.getLogger("tidelog.console.client")
@@ -112,8 +114,8 @@ class KafkaClient:
 
     # The cluster
 
-    def snapshot(self) -> Snapshot:
-        """Brokers, topics and groups now."""
+    def snapshot(self, groups: Mapping[str, GroupView]) -> Snapshot:
+        """Brokers and topics now, with the groups that are given: `groups` asks for those apart."""
         with explained(f"the cluster at {self.bootstrap} did not answer"):
             metadata = self.admin.list_topics(timeout=self.timeout_seconds)
         brokers = {
@@ -123,7 +125,7 @@ class KafkaClient:
         problems: list[str] = []
         controller = metadata.controller_id
         try:
-            described = self.outcome(self.admin.describe_cluster(request_timeout=self.timeout_seconds))
+            described = self.outcome(self.admin.describe_cluster(request_timeout=LOOK_SECONDS_MAX))
             brokers = {
                 node.id: BrokerView(node.id, node.host, node.port, node.rack) for node in described.nodes
             }
@@ -131,28 +133,27 @@ class KafkaClient:
         except (KafkaException, TimeoutError) as failure:
             problems.append(f"racks are not known: {failure}")
         topics = {name: _topic_view(topic) for name, topic in sorted(metadata.topics.items())}
-        groups = self._groups(problems)
         return Snapshot(
-            metadata.cluster_id or "", controller, brokers, topics, groups, time.time(), tuple(problems)
+            metadata.cluster_id or "", controller, brokers, topics, dict(groups), time.time(), tuple(problems)
         )
 
-    def _groups(self, problems: list[str]) -> dict[str, GroupView]:
+    def groups(self) -> tuple[dict[str, GroupView], list[str]]:
+        """Every group that is listed now, and what kept brokers from listing theirs."""
         try:
-            listed = self.outcome(self.admin.list_consumer_groups(request_timeout=self.timeout_seconds))
+            listed = self.outcome(self.admin.list_consumer_groups(request_timeout=LOOK_SECONDS_MAX))
         except (KafkaException, TimeoutError) as failure:
-            problems.append(f"groups cannot be listed: {failure}")
-            return {}
-        problems += [f"a broker did not list its groups: {error}" for error in listed.errors]
-        return {
+            return {}, [f"groups cannot be listed: {failure}"]
+        found = {
             item.group_id: GroupView(item.group_id, _word(item.state), _word(item.type))
             for item in sorted(listed.valid, key=lambda item: item.group_id)
         }
+        return found, [f"a broker did not list its groups: {error}" for error in listed.errors]
 
     def describe_groups(self, group_ids: Sequence[str]) -> dict[str, GroupView]:
         """Members and assignments; groups that cannot be described are left out."""
         if not group_ids:
             return {}
-        futures = self.admin.describe_consumer_groups(list(group_ids), request_timeout=self.timeout_seconds)
+        futures = self.admin.describe_consumer_groups(list(group_ids), request_timeout=LOOK_SECONDS_MAX)
         found: dict[str, GroupView] = {}
         for group_id, future in futures.items():
             try:
@@ -179,7 +180,7 @@ class KafkaClient:
         for group_id in group_ids:
             futures.update(
                 self.admin.list_consumer_group_offsets(
-                    [ConsumerGroupTopicPartitions(group_id)], request_timeout=self.timeout_seconds
+                    [ConsumerGroupTopicPartitions(group_id)], request_timeout=LOOK_SECONDS_MAX
                 )
             )
         found: dict[str, dict[TopicPartitionKey, int]] = {}
@@ -217,7 +218,7 @@ class KafkaClient:
             asked = {TopicPartition(*key): spec for key in wanted[start : start + LIST_OFFSETS_BATCH]}
             with explained("the offsets cannot be listed"):
                 futures = self.admin.list_offsets(
-                    asked, isolation_level=isolation, request_timeout=self.timeout_seconds
+                    asked, isolation_level=isolation, request_timeout=LOOK_SECONDS_MAX
                 )
             for item, future in futures.items():
                 try:

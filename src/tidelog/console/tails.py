@@ -20,7 +20,7 @@ from tidelog.console.record_view import record_row
 
 TAILS_MAX = 32
 ROUND_SECONDS = 0.5
-ROUND_RECORDS_MAX = 50
+ROUND_RECORDS_MAX = 100
 
 TAIL_PROPERTIES = {
     "group.id": "tidelog-console-unused",

@@ -74,7 +74,6 @@ class Watcher:
         self._rates = Rates()
         self._group_cursor = 0
         self._sampled_groups: list[str] = []
-        self._described: dict[str, GroupView] = {}
         self._ends: dict[TopicPartitionKey, int] = {}
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self.lag_history = History()
@@ -119,33 +118,50 @@ class Watcher:
             self._wake.clear()
 
     def look(self) -> None:
-        """One poll: snapshot, events, samples; trouble becomes part of the view."""
+        """One poll: what metadata says is published first, then groups, then samples.
+
+        Groups and offsets are asked of every broker, so one that hangs makes them late. That it hangs is
+        what people want to see at once. Trouble becomes part of the view.
+        """
         with self._looking:
             before = self._view
             try:
                 if before.snapshot is None or before.fault is not None:
                     self._wire.probe()
-                snapshot = self._with_descriptions(self._client.snapshot())
-                self._view = View(snapshot, None, before.version + 1)
-                self._remember(before, snapshot)
+                known = {} if before.snapshot is None else before.snapshot.groups
+                self._publish(before, self._client.snapshot(known))
+                first = self._view
+                assert first.snapshot is not None
+                snapshot = self._with_groups(first.snapshot)
+                self._publish(View() if before.snapshot is None else first, snapshot)
                 self._sample(snapshot)
             except ConsoleFault as fault:
-                self._view = View(before.snapshot, fault, before.version + 1)
+                self._view = View(self._view.snapshot, fault, self._view.version + 1)
                 if before.fault is None:
                     log.warning("the cluster cannot be seen: %s", fault.message)
                     self.events.append(Event(self._clock(), "unreachable", "bad", fault.message))
+        self._tell()
+
+    def _publish(self, before: View, snapshot: Snapshot) -> None:
+        if before.fault is not None:
+            self.events.append(Event(self._clock(), "reachable", "good", "The cluster answers again"))
+        news = [] if before.snapshot is None else events.changes(before.snapshot, snapshot)
+        self.events.extend(news)
+        self._view = View(snapshot, None, self._view.version + 1)
+        if news:
+            self._tell()
+
+    def _tell(self) -> None:
         for listener in list(self._listeners.values()):
             listener()
 
-    def _remember(self, before: View, snapshot: Snapshot) -> None:
-        if before.fault is not None:
-            self.events.append(Event(self._clock(), "reachable", "good", "The cluster answers again"))
-        if before.snapshot is not None:
-            self.events.extend(events.changes(before.snapshot, snapshot))
-
-    def _with_descriptions(self, snapshot: Snapshot) -> Snapshot:
-        """Members of some of the groups, in turn; the others keep what was known of them."""
-        ids = list(snapshot.groups)
+    def _with_groups(self, snapshot: Snapshot) -> Snapshot:
+        """The groups now, with members of some of them in turn; the others keep what was known of them."""
+        listing, problems = self._client.groups()
+        if problems:
+            # A group that a broker did not list is not gone: its coordinator may be away.
+            listing = {**snapshot.groups, **listing}
+        ids = list(listing)
         if len(ids) > GROUPS_SAMPLED_MAX:
             start = self._group_cursor % len(ids)
             ids = (ids + ids)[start : start + GROUPS_SAMPLED_MAX]
@@ -153,13 +169,13 @@ class Watcher:
         self._sampled_groups = ids
         described = self._client.describe_groups(ids)
         groups: dict[str, GroupView] = {}
-        for group_id, listed in snapshot.groups.items():
-            known = described.get(group_id) or self._described.get(group_id)
-            groups[group_id] = (
-                listed if known is None else replace(known, state=listed.state, type=listed.type)
-            )
-        self._described = {group_id: group for group_id, group in groups.items() if group.described}
-        return replace(snapshot, groups=groups)
+        for group_id, listed in listing.items():
+            known = described.get(group_id) or snapshot.groups.get(group_id)
+            if known is None or not known.described:
+                groups[group_id] = listed
+            else:
+                groups[group_id] = replace(known, state=listed.state, type=listed.type)
+        return replace(snapshot, groups=groups, problems=(*snapshot.problems, *problems))
 
     def _sample(self, snapshot: Snapshot) -> None:
         at = self._clock()

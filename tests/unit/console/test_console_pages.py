@@ -2,13 +2,15 @@
 
 import html
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from starlette.testclient import TestClient
 
 from tidelog.console import application, tails
@@ -33,7 +35,6 @@ PAGES = (
     "/group?id=readers",
     "/group/reset?id=readers",
     "/brokers",
-    "/brokers/1",
     "/transactions",
     "/access",
     "/events",
@@ -41,41 +42,68 @@ PAGES = (
 )
 
 
+class ForeignBroker(NamedTuple):
+    """Another broker than Tidelog: TIDELOG_CONSOLE_BOOTSTRAP=127.0.0.1:19092 runs these tests against it."""
+
+    bootstrap: str
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+
+    def clean(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_consumer_groups(["readers"])["readers"].result(30)
+        admin.delete_topics(["orders"])["orders"].result(30)
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
+def broker() -> Iterator[RunningBroker | ForeignBroker]:
+    foreign = os.environ.get("TIDELOG_CONSOLE_BOOTSTRAP")
+    if foreign is not None:
+        other = ForeignBroker(foreign)
+        fill(other)
+        yield other
+        other.clean()
+        return
     with RunningBroker({"num.partitions": "2"}) as running:
-        running.create_topic("orders", partitions=2)
-        producer = Producer({"bootstrap.servers": running.bootstrap})
-        for number in range(10):
-            value = json.dumps({"order": number, "amount": 10 * number})
-            producer.produce("orders", value, key=f"k{number}", partition=number % 2, headers={"trace": b"t"})
-        producer.produce("orders", HOSTILE, key=HOSTILE, partition=0, headers={HOSTILE.decode(): HOSTILE})
-        producer.flush(10)
-        consumer = Consumer(
-            {
-                "bootstrap.servers": running.bootstrap,
-                "group.id": "readers",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-            }
-        )
-        consumer.subscribe(["orders"])
-        seen = 0
-        deadline = time.monotonic() + 30
-        while seen < 11 and time.monotonic() < deadline:
-            seen += len(consumer.consume(11, 1.0))
-        consumer.commit(asynchronous=False)
-        consumer.close()
+        fill(running)
         yield running
 
 
-def client_of(broker: RunningBroker, **settings: Any) -> TestClient:
+def fill(broker: RunningBroker | ForeignBroker) -> None:
+    """A topic with records, one of them hostile, and a group that has read them."""
+    broker.create_topic("orders", partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(10):
+        value = json.dumps({"order": number, "amount": 10 * number})
+        producer.produce("orders", value, key=f"k{number}", partition=number % 2, headers={"trace": b"t"})
+    producer.produce("orders", HOSTILE, key=HOSTILE, partition=0, headers={HOSTILE.decode(): HOSTILE})
+    producer.flush(10)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["orders"])
+    seen = 0
+    deadline = time.monotonic() + 30
+    while seen < 11 and time.monotonic() < deadline:
+        seen += len(consumer.consume(11, 1.0))
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def client_of(broker: RunningBroker | ForeignBroker, **settings: Any) -> TestClient:
     console = Console(ConsoleSettings(broker.bootstrap, poll_seconds=60, **settings))
     return TestClient(create_application(console), base_url="http://localhost")
 
 
 @pytest.fixture(scope="module")
-def client(broker: RunningBroker) -> Iterator[TestClient]:
+def client(broker: RunningBroker | ForeignBroker) -> Iterator[TestClient]:
     with client_of(broker) as made:
         yield made
 
@@ -225,7 +253,7 @@ def test_a_notice_cannot_be_forged(client: TestClient) -> None:
     assert "forged" not in client.get("/topics?notice=forged").text
 
 
-def test_reading_only(broker: RunningBroker) -> None:
+def test_reading_only(broker: RunningBroker | ForeignBroker) -> None:
     with client_of(broker, read_only=True) as client:
         text = client.get("/topics").text
         assert "read-only" in text
@@ -249,7 +277,11 @@ def test_a_cluster_that_is_away_is_explained() -> None:
 def test_the_api(client: TestClient) -> None:
     cluster = client.get("/api/cluster").json()
     assert cluster["healthy"]
-    assert cluster["brokers"][0]["id"] == 1
+    (one,) = cluster["brokers"]
+    assert one["leads"] >= 2
+    settings = client.get(f"/brokers/{one['id']}")
+    assert settings.status_code == 200
+    assert "log.retention" in settings.text
     assert "orders" in [topic["name"] for topic in client.get("/api/topics").json()["topics"]]
     topic = client.get("/api/topics/orders").json()
     assert [(row["log_start_offset"], row["high_watermark"]) for row in topic["partitions"]] == [
@@ -262,7 +294,7 @@ def test_the_api(client: TestClient) -> None:
         assert isinstance(client.get(path).json(), list)
 
 
-def test_a_tail_hands_out_what_arrives_and_tails_are_counted(broker: RunningBroker) -> None:
+def test_a_tail_hands_out_what_arrives_and_tails_are_counted(broker: RunningBroker | ForeignBroker) -> None:
     console = Console(ConsoleSettings(broker.bootstrap, poll_seconds=60))
     got: list[dict[str, Any]] = []
     monkeypatched_max, tails.TAILS_MAX = tails.TAILS_MAX, 1
