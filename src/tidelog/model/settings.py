@@ -513,7 +513,7 @@ def broker_config_faults(configs: Mapping[str, str], *, cluster_wide: bool) -> l
     """Say what is wrong with changing these settings of a running broker, or of all brokers."""
     values, faults = _parse_all(configs, BROKER_SETTINGS, "broker")
     for name in values:
-        mode = BROKER_SETTINGS[name].update_mode
+        mode = _row(name).update_mode
         if mode is UpdateMode.READ_ONLY:
             faults.append(f"{name} cannot be changed while the broker runs")
         elif mode is UpdateMode.PER_BROKER and cluster_wide:

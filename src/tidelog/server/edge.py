@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: not larger: one turn serves what fits, and the others wait meanwhile
 SHARED_BUFFER_BYTES = 128 << 10
+#: what TLS connections receive at a time: large frames come in fewer turns, each of a millisecond
+ENCRYPTED_BUFFER_BYTES = 512 << 10
 RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
 TICK_SECONDS = 1.0
 BUFFER_IDLE_MS = 5_000
@@ -71,7 +73,7 @@ class Edge:
     @cached_property
     def encrypted_buffer(self) -> memoryview:
         """What TLS connections receive into, before it is decrypted."""
-        return memoryview(bytearray(SHARED_BUFFER_BYTES))
+        return memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
 
     # -- connections
 

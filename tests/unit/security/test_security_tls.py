@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.model.settings import BrokerSettings, SettingsError
+from tidelog.model.settings import BrokerSettings, SettingsError, broker_config_faults
 from tidelog.security.certificates import Authority, write_secret
 from tidelog.security.jaas import parse_options, plain_users
 from tidelog.security.listeners import ListenerSecurity
@@ -172,3 +172,13 @@ def test_listeners_have_settings_of_their_own(tmp_path: Path, authority: Authori
 def test_settings_that_cannot_work(wrong: dict[str, str]) -> None:
     with pytest.raises(SettingsError):
         BrokerSettings.resolve(wrong)
+
+
+def test_certificates_of_a_listener_change_by_request() -> None:
+    name = "listener.name.plaintext.ssl.keystore.location"
+    assert broker_config_faults({name: "/a.pem"}, cluster_wide=False) == []
+    assert broker_config_faults({name: "/a.pem"}, cluster_wide=True)
+    assert broker_config_faults({"listener.name.plaintext.ssl.client.auth": "none"}, cluster_wide=False)
+    settings = BrokerSettings.resolve({}).with_dynamic({}, {name: "/b.pem"})
+    assert TlsSettings.of_listener(settings, "PLAINTEXT").keystore == "/b.pem"
+    assert list(settings.listener_forms) == [name]
