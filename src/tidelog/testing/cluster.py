@@ -33,11 +33,11 @@ from tidelog.testing.ports import ReservedPort
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
 KILL_SECONDS_MAX = 10.0
-VIEW_SECONDS_MAX = 20.0
+VIEW_SECONDS_MAX = 60.0
 IN_SYNC_SECONDS_MAX = 60.0
 TOPIC_SECONDS_MAX = 20.0
 POLL_SECONDS = 0.02
-ASK_SECONDS_MAX = 2.0
+ASK_SECONDS_MAX = 5.0
 
 # What tests want and production does not: no wait before a group's first rebalance.
 TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
