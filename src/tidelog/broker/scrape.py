@@ -62,6 +62,7 @@ class Scrape:
 
     def _requests(self) -> str:
         broker, requests = self._broker, self._broker.metrics.requests
+        requests.settle()
         return "".join(
             (
                 histograms(

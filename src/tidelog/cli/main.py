@@ -23,6 +23,7 @@ COMMANDS = {
     "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
+    "metrics": CommandEntry("tidelog.cli.metrics:metrics", "Write configuration for Prometheus and Grafana."),
     "zookeeper": CommandEntry("tidelog.cli.zookeeper:zookeeper", "Run a real ZooKeeper for development."),
     "version": CommandEntry("tidelog.cli.version:version", "Print the versions of Tidelog and its client."),
 }

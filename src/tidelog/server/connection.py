@@ -15,6 +15,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
+from tidelog.broker.metrics import SHORT_COUNT_TIMED
 from tidelog.protocol.headers import FRAME_SIZE_MIN
 from tidelog.protocol.primitives import INT32
 from tidelog.server.output import SocketOutput
@@ -190,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send the answers of the requests just served, and wake those who waited for what they wrote."""
         if self._output is not None:
             self._output.flush()
-        if self.edge.requests.short_count:
+        if self.edge.requests.short_count >= SHORT_COUNT_TIMED:
             self.edge.requests.end_turn()
         if self.edge.broker.progressed:
             self.edge.broker.wake_progressed()

@@ -103,6 +103,15 @@ class TestRequests:
         requests.end_turn()
         assert (requests.latencies[PRODUCE].count, requests.short_count) == (3, 0)
 
+    def test_a_scrape_counts_those_that_no_turn_was_timed_for(self, node: NodeUnderTest) -> None:
+        for _ in range(4):
+            node.handle(produce_frame(9, batch(b"a"), acks=1))
+        latencies = node.broker.metrics.requests.latencies[PRODUCE]
+        mean_ns = latencies.sum_ns // latencies.count
+        for _ in range(2):
+            assert value(scraped(node), "tidelog_request_seconds_count", api="Produce") == 4
+        assert latencies.sum_ns // latencies.count == mean_ns
+
     def test_a_run_counts_every_request_of_it(self, node: NodeUnderTest) -> None:
         frame = produce_frame(9, batch(b"a"), acks=1)
         node.handle(frame)
