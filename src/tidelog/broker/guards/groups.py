@@ -34,6 +34,7 @@ _READ, _DESCRIBE, _DELETE = AclOperation.READ, AclOperation.DESCRIBE, AclOperati
 _FETCH_GROUP_ERROR_SINCE = 2
 _FETCH_BATCHED_SINCE = 8
 _KEYS_SINCE = 4
+_PROTOCOL_NULLABLE_SINCE = 7
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 
 
@@ -42,7 +43,7 @@ def join_group(access: Access, request: "Request", serve: Serve) -> Answer:
     if access.may_group(_READ, request.body.group_id):
         return serve(request)
     refused = responses.join_error(GROUP_REFUSED, request.body.member_id)
-    return {**refused, "protocol_name": ""}
+    return {**refused, "protocol_name": None if request.version >= _PROTOCOL_NULLABLE_SINCE else ""}
 
 
 def sync_group(access: Access, request: "Request", serve: Serve) -> Answer:
