@@ -4,7 +4,7 @@ A poll every few seconds cannot see what came and went in between, so these tell
 moved, a broker that is gone, an ISR that shrank, a group that has other members.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,11 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def newest_first(events: Iterable[Event]) -> list[Event]:
+    """The latest look first; the events of one look stay in their order, which begins with causes."""
+    return sorted(events, key=lambda event: -event.at)
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[Event]:

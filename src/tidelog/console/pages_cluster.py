@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.console.console import Console
-from tidelog.console.events import Event
+from tidelog.console.events import Event, newest_first
 from tidelog.console.faults import NOT_FOUND, ConsoleFault, explained
 from tidelog.console.parameters import choice, integer
 from tidelog.console.setting_meanings import broker_meaning
 from tidelog.console.snapshot import Snapshot
-from tidelog.console.watcher import TRAFFIC
+from tidelog.console.watcher import PARTITIONS_SAMPLED_MAX, TRAFFIC
 
 OVERVIEW_EVENTS = 8
 OVERVIEW_TOPICS = 6
@@ -40,7 +40,7 @@ def attempted(ask: Callable[[], Result], otherwise: Any) -> tuple[Result, str]:
 
 def recent_events(console: Console, count: int) -> list[Event]:
     """The latest events, the newest first."""
-    return list(console.watcher.events)[-count:][::-1]
+    return newest_first(list(console.watcher.events))[:count]
 
 
 def health_problems(snapshot: Snapshot) -> list[tuple[str, str, str]]:
@@ -101,9 +101,16 @@ def events(console: Console, request: Request) -> Response:
     )
 
 
+def _sized_topics(snapshot: Snapshot) -> dict[str, list[int]] | None:
+    """Whose sizes to ask for with the folders: all (None), or none where that would be seconds of work."""
+    return None if snapshot.partitions_count <= PARTITIONS_SAMPLED_MAX else {}
+
+
 def brokers(console: Console, request: Request) -> Response:
     snapshot = console.snapshot()
-    (folders, _), fault = attempted(lambda: console.wire.log_dirs(sorted(snapshot.brokers)), ([], []))
+    (folders, _), fault = attempted(
+        lambda: console.wire.log_dirs(sorted(snapshot.brokers), _sized_topics(snapshot)), ([], [])
+    )
     return console.page(
         request,
         "brokers.html",
@@ -125,7 +132,9 @@ def broker(console: Console, request: Request) -> Response:
             f"broker {broker_id} is not there", "The list of brokers shows those that are.", NOT_FOUND
         )
     settings, settings_fault = attempted(lambda: console.client.broker_settings(broker_id), [])
-    (folders, sizes), folders_fault = attempted(lambda: console.wire.log_dirs([broker_id]), ([], []))
+    (folders, sizes), folders_fault = attempted(
+        lambda: console.wire.log_dirs([broker_id], _sized_topics(snapshot)), ([], [])
+    )
     largest = sorted(sizes, key=lambda size: -size.size_bytes)[:20]
     return console.page(
         request,

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from tidelog.client.offset_reset import LogEnds, ResetPlan, Target, TargetKind, parse_offsets_csv, plan_reset
 from tidelog.console.console import Console
+from tidelog.console.events import newest_first
 from tidelog.console.faults import ConsoleFault
 from tidelog.console.parameters import choice, integer, moment_ms
 from tidelog.console.rendering import path_part, plural
@@ -110,7 +111,7 @@ def group(console: Console, request: Request) -> Response:
     rows = lag_rows(console, view)
     story = [
         event
-        for event in reversed(console.watcher.events)
+        for event in newest_first(list(console.watcher.events))
         if event.subject_kind == "group" and event.subject == view.id
     ]
     return console.page(

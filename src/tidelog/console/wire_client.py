@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class LogDirView:
-    """A folder of a broker; sizes are -1 where the broker does not tell."""
+    """A folder of a broker; figures are -1 where the broker does not tell or was not asked."""
 
     broker: int
     path: str
@@ -122,7 +122,7 @@ class WireClient:
 
             answer = self._asked(f"broker {broker} did not describe its log dirs", ask)
             for folder in answer.results:
-                view, found = _log_dir(broker, folder)
+                view, found = _log_dir(broker, folder, told=topics != {})
                 folders.append(view)
                 sizes += found
         return folders, sizes
@@ -203,7 +203,7 @@ class WireClient:
         return self._asked(f"the batch at {topic}-{partition} offset {offset} cannot be read", ask)
 
 
-def _log_dir(broker: int, folder: Any) -> tuple[LogDirView, list[ReplicaSize]]:
+def _log_dir(broker: int, folder: Any, *, told: bool) -> tuple[LogDirView, list[ReplicaSize]]:
     sizes = [
         ReplicaSize(broker, topic.name, row.partition_index, row.partition_size, row.offset_lag)
         for topic in folder.topics
@@ -217,8 +217,8 @@ def _log_dir(broker: int, folder: Any) -> tuple[LogDirView, list[ReplicaSize]]:
         "" if code == ErrorCode.NONE else code.name,
         getattr(folder, "total_bytes", -1),
         getattr(folder, "usable_bytes", -1),
-        len(sizes),
-        sum(size.size_bytes for size in sizes),
+        len(sizes) if told else -1,
+        sum(size.size_bytes for size in sizes) if told else -1,
     )
     return view, sizes
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tidelog.console.events import changes
+from tidelog.console.events import changes, newest_first
 from tidelog.console.snapshot import (
     BrokerView,
     GroupView,
@@ -105,3 +105,11 @@ def test_labels() -> None:
     assert group_label("tidelog-spark-1", "classic") == "spark"
     assert group_label("g", "consumer") == "new protocol"
     assert group_label("g", "classic") == "classic"
+
+
+def test_the_latest_look_is_first_and_begins_with_its_cause() -> None:
+    early = changes(snapshot(topic("a", (1, FULL))), snapshot(topic("a", (2, FULL)), at=2.0))
+    before = snapshot(topic("a", (1, FULL)))
+    after = replace(snapshot(topic("a", (2, (2, 3))), at=5.0), brokers={2: BROKERS[2], 3: BROKERS[3]})
+    shown = [event.kind for event in newest_first([*early, *changes(before, after)])]
+    assert shown == ["broker-gone", "leader", "isr-shrank", "leader"]
