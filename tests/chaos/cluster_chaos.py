@@ -213,10 +213,9 @@ class Run:
             name = queue.pop() if queue else self.random.choices(names, weights)[0]
             begun = time.monotonic()
             FAULTS[name].inject(self.scene, name)
-            outage = self.scene.outages.get(name, [float("nan")])[-1]
             if self.options.verbose:
                 say(
-                    f"  {begun - self.begun:7.1f} s  {name:18} outage {outage:6.2f} s, "
+                    f"  {begun - self.begun:7.1f} s  {name:18} outage {self.scene.last_outage:6.2f} s, "
                     f"undone after {time.monotonic() - begun:6.1f} s"
                 )
             self._check_clients()

@@ -59,6 +59,7 @@ class Scene:
         """A broker and the folder of its tmpfs."""
         self.copiers: list[Copier] = []
         self.outages: dict[str, list[float]] = defaultdict(list)
+        self.last_outage = 0.0
         self.moments: list[tuple[str, float]] = []
         """When each fault struck."""
         self.recoveries: dict[str, list[float]] = defaultdict(list)
@@ -104,6 +105,7 @@ class Scene:
                 f"{name}: no write was acknowledged within {HEARD_SECONDS_MAX:.0f} s: {self.view()}"
             )
         self.outages[name].append(seconds)
+        self.last_outage = seconds
         return seconds
 
     def quiet_seconds(self, name: str, since: float) -> float:
@@ -114,6 +116,7 @@ class Scene:
         ends = [since, *(ended for begun, ended in list(self.probe.acknowledged) if ended >= since)]
         longest = max(after - before for before, after in pairwise(ends))
         self.outages[name].append(longest)
+        self.last_outage = longest
         return longest
 
     def whole(self, name: str) -> float:
