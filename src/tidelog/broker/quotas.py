@@ -163,13 +163,15 @@ class Quotas:
         self, context: "ConnectionContext", version: int, frame_bytes: int, took_ns: int, answer: Any
     ) -> Any:
         """Count a Produce request; the answer with the time to wait."""
-        throttle_ms = self.request_took(context, took_ns)
+        throttle_ms, quota = self.request_took(context, took_ns), "request"
         producer = self.meters(context).producer
         if producer is not None:
-            throttle_ms = max(throttle_ms, producer.record(frame_bytes, self._now_ms()))
+            by_bytes_ms = producer.record(frame_bytes, self._now_ms())
+            if by_bytes_ms > throttle_ms:
+                throttle_ms, quota = by_bytes_ms, "produce"
         if not throttle_ms:
             return answer
-        self._mute(context, throttle_ms)
+        self._mute(context, throttle_ms, quota)
         tail_bytes = 5 if version >= PRODUCE_FIRST_FLEXIBLE else 4
 
         def told(data: bytes) -> bytes:
@@ -194,7 +196,7 @@ class Quotas:
         throttle_ms = consumer.record(record_bytes, now_ms)
         if throttle_ms:
             consumer.rate.record(-record_bytes, now_ms)
-            self._mute(context, throttle_ms)
+            self._mute(context, throttle_ms, "fetch")
         return throttle_ms
 
     def fetch_took(self, context: "ConnectionContext", version: int, took_ns: int, answer: Any) -> Any:
@@ -202,7 +204,7 @@ class Quotas:
         throttle_ms = self.request_took(context, took_ns)
         if not throttle_ms:
             return answer
-        self._mute(context, throttle_ms)
+        self._mute(context, throttle_ms, "request")
         position = 9 if version >= FETCH_FIRST_FLEXIBLE else 8
 
         def told(chunks: list[Any]) -> list[Any]:
@@ -219,8 +221,8 @@ class Quotas:
             return 0
         return min(requests.record(took_ns / _NANOSECONDS_PER_PERCENT, self._now_ms()), self.windows.size_ms)
 
-    @staticmethod
-    def _mute(context: "ConnectionContext", throttle_ms: int) -> None:
+    def _mute(self, context: "ConnectionContext", throttle_ms: int, quota: str) -> None:
+        self._broker.metrics.throttled(quota, throttle_ms)
         context.throttle_ms = max(context.throttle_ms, throttle_ms)
 
     # -- everything else
@@ -243,10 +245,12 @@ class Quotas:
             answer, throttle_ms = serve_mutation(
                 meters.mutations, meters.mutation_limit, call, request, self._broker, self._now_ms()
             )
-        throttle_ms = max(throttle_ms, self.request_took(context, clock_ns() - began_ns))
+        by_time_ms = self.request_took(context, clock_ns() - began_ns)
+        quota = "mutation" if throttle_ms > by_time_ms else "request"
+        throttle_ms = max(throttle_ms, by_time_ms)
         if not throttle_ms:
             return answer
-        self._mute(context, throttle_ms)
+        self._mute(context, throttle_ms, quota)
         return changed(answer, lambda fields: {**fields, "throttle_time": throttle_ms})
 
     def admits(self, host: str) -> bool:

@@ -268,3 +268,20 @@ def test_quotas_are_altered_and_described(node: NodeUnderTest) -> None:
     assert describe(False, ("user", 2, None), ("user", 2, None)) == ErrorCode.INVALID_REQUEST
     assert alter({"user": "alice"}, "producer_byte_rate", None) == {ErrorCode.NONE}
     assert describe(False) == [20.0, 30.0]
+
+
+def test_throttles_are_counted_by_quota(node: NodeUnderTest) -> None:
+    data = batch(b"x" * 6000)
+    counts, waits = node.broker.metrics.throttle_count, node.broker.metrics.throttle_ms
+    limit(node, {"client-id": "test"}, producer_byte_rate=1000.0, consumer_byte_rate=1000.0)
+    for _ in range(2):
+        node.handle(produce_frame(7, data))
+    assert counts == {"produce": 1} and waits["produce"] == muted_ms(node) > 0
+    partition = node.broker.partitions["t", 0]
+    for _ in range(2):
+        node.handle(fetch_frame("t", 0, max_bytes=7000))
+    assert counts == {"produce": 1, "fetch": 1} and waits["fetch"] == muted_ms(node) > 0
+    assert partition.sent_bytes == len(data), "what was held back was not sent"
+    limit(node, {"client-id": "test"}, request_percentage=0.000001)
+    call(node, "Metadata", 12, {"topics": None})
+    assert counts["request"] == 1

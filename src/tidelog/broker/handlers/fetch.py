@@ -337,6 +337,7 @@ def _handle_follower(
             sent_bytes += 0 if fetched.records is None else fetched.records.size_bytes
             rows.append(fetched)
         topics.append((topic, rows))
+    broker.metrics.traffic.replication_bytes_out += sent_bytes
     return encode_response(topics, version, correlation_id)
 
 
