@@ -8,7 +8,8 @@ Brokers need CLUSTER_ACTION of each other. The principal they authenticate as (S
 listener) is a super user by itself; where brokers are anonymous, or known by their certificates, it has to
 be in `super.users`, as in Kafka. A broker that no ACL and no setting lets in says so in the log.
 
-Denials are logged once for each decision, by the logger `tidelog.authorizer`.
+Denials are logged once for each decision, by the logger `tidelog.authorizer`, and no more than a hundred in a
+second: who may nothing must not fill the disk either.
 """
 
 import logging
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 #: decisions remembered; when there are more, all are forgotten
 DECISIONS_MAX = 65_536
+DENIALS_LOGGED_PER_SECOND_MAX = 100
 
 Handler = Callable[["Broker", "Request"], Any]
 
@@ -56,7 +58,15 @@ def inter_broker_principal(settings: "BrokerSettings") -> str | None:
 class Authorization:
     """Decides what the peers of one broker may do."""
 
-    __slots__ = ("_allow_if_no_acl", "_broker", "_decisions", "_index", "_super_users")
+    __slots__ = (
+        "_allow_if_no_acl",
+        "_broker",
+        "_decisions",
+        "_denials_logged",
+        "_denials_second",
+        "_index",
+        "_super_users",
+    )
 
     def __init__(self, broker: "Broker", image: "ClusterImage") -> None:
         settings = broker.static_settings
@@ -67,6 +77,7 @@ class Authorization:
         own = inter_broker_principal(settings)
         if own is not None and own != ANONYMOUS:
             self._super_users |= {own}
+        self._denials_second = self._denials_logged = 0
         self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str], bool] = {}
         self.adopt(image)
         if own == ANONYMOUS and not self._index.allows(
@@ -96,6 +107,8 @@ class Authorization:
         if len(self._decisions) >= DECISIONS_MAX:
             self._decisions.clear()
         allowed = self._decisions[key] = self._index.allows(*key)
+        if not allowed and not self._may_log_denial():
+            return allowed
         principal, host, operation, kind, name = key
         audit_log.log(
             logging.DEBUG if allowed else logging.INFO,
@@ -108,6 +121,13 @@ class Authorization:
             host,
         )
         return allowed
+
+    def _may_log_denial(self) -> bool:
+        second = self._broker.clock.monotonic_ms() // 1000
+        if second != self._denials_second:
+            self._denials_second, self._denials_logged = second, 0
+        self._denials_logged += 1
+        return self._denials_logged <= DENIALS_LOGGED_PER_SECOND_MAX
 
     def allows_cluster_action(self, context: "ConnectionContext") -> bool:
         """Whether the peer of a connection is a broker of the cluster, or may act as one."""

@@ -543,3 +543,18 @@ def test_tokens_of_others_need_rights() -> None:
     token_id = next(iter(node.broker.image.tokens))
     node.allow("carol", AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id)
     assert seen() == 1
+
+
+def test_denials_are_logged_but_do_not_fill_the_disk(caplog: pytest.LogCaptureFixture) -> None:
+    node = GuardedNode()
+    node.be("mallory")
+    caplog.clear()
+    with caplog.at_level("INFO", logger="tidelog.authorizer"):
+        for number in range(300):
+            node.handle(fetch_frame(f"topic{number}", 0))
+        assert len(caplog.records) == 100
+        assert "User:mallory is denied READ on TOPIC 'topic0' from 127.0.0.1" in caplog.text
+        node.advance(1000)
+        node.handle(fetch_frame("one-more", 0))
+        node.handle(fetch_frame("one-more", 0))
+    assert len(caplog.records) == 101
