@@ -123,7 +123,7 @@ class SecureSetup:
             f"    export TIDELOG_CLIENT_CONFIG={folder}/client.properties",
             "    tidelog topic create orders",
             "    tidelog user create alice              # asks for a password",
-            "    tidelog acl create --help              # what alice may do",
+            "    tidelog acl allow alice read write --topic orders",
             f"    kcat -F {folder}/kcat.conf -L",
             f"    Java: {folder}/java.properties   kafka-python: {folder}/kafka-python.json",
         ]
