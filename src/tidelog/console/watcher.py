@@ -192,29 +192,33 @@ class Watcher:
         if everything:
             wanted = alive
         ends = self._client.offsets(sorted(wanted)[: PARTITIONS_SAMPLED_MAX * 2])
-        self._ends = ends
+        # A leader that just moved may not answer: what was known of its log is nearer the truth than nothing.
+        self._ends = {key: end for key, end in self._ends.items() if key in alive} | ends
         for group_id, offsets in committed.items():
-            rows = {key: (offset, ends.get(key)) for key, offset in offsets.items()}
+            rows = {key: (offset, self._ends.get(key)) for key, offset in offsets.items()}
             total = sum(max(0, end - offset) for offset, end in rows.values() if end is not None)
             self.lag[group_id] = LagView(total, rows, at)
             self.lag_history.add(group_id, at, total)
         for group_id in set(self.lag) - set(snapshot.groups):
             del self.lag[group_id]
         if everything:
-            self._sample_rates(at, ends)
+            self._sample_rates(at, ends, alive)
 
-    def _sample_rates(self, at: float, ends: dict[TopicPartitionKey, int]) -> None:
-        by_topic: dict[str, int] = {}
-        for (topic, _), end in ends.items():
-            by_topic[topic] = by_topic.get(topic, 0) + end
+    def _sample_rates(
+        self, at: float, ends: dict[TopicPartitionKey, int], alive: set[TopicPartitionKey]
+    ) -> None:
+        by_topic: dict[str, list[float | None]] = {}
+        for (topic, number), end in ends.items():
+            # Each partition has its own counter: one that was not told of at a look must not seem to jump.
+            by_topic.setdefault(topic, []).append(self._rates.rate(f"{topic}-{number}", at, end))
         total: float | None = None
-        for topic, end in by_topic.items():
-            rate = self._rates.rate(topic, at, end)
-            if rate is not None:
-                self.rate_history.add(topic, at, rate)
+        for topic, rates in by_topic.items():
+            known = [rate for rate in rates if rate is not None]
+            if known:
+                self.rate_history.add(topic, at, sum(known))
                 if not topic.startswith("__"):
-                    total = (total or 0.0) + rate
-        self._rates.keep_only(set(by_topic))
+                    total = (total or 0.0) + sum(known)
+        self._rates.keep_only({f"{topic}-{number}" for topic, number in alive})
         if total is not None:
             self.rate_history.add(TRAFFIC, at, total)
 

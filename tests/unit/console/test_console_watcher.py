@@ -20,6 +20,7 @@ class ScriptedCluster:
         self.problems: list[str] = []
         self.members: tuple[MemberView, ...] = ()
         self.end = 100
+        self.silent: set[tuple[str, int]] = set()
         self.fault: ConsoleFault | None = None
         self.during_groups: Any = lambda: None
         self.described: list[list[str]] = []
@@ -44,7 +45,7 @@ class ScriptedCluster:
         return {name: {("t", 0): 40} for name in ids}
 
     def offsets(self, keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return dict.fromkeys(keys, self.end)
+        return {key: self.end for key in keys if key not in self.silent}
 
 
 def watcher_of(cluster: Any) -> tuple[Watcher, list[float]]:
@@ -151,3 +152,16 @@ def test_many_groups_are_described_in_turn_and_events_are_bounded() -> None:
         watcher.look()
     watcher.look()
     assert len(watcher.events) == EVENTS_MAX
+
+
+def test_a_partition_that_does_not_answer_once_makes_no_jump() -> None:
+    cluster = ScriptedCluster()
+    pair = TopicView("t", (TOPIC.partitions[0], replace(TOPIC.partitions[0], number=1)))
+    cluster.state = replace(STATE, topics={"t": pair})
+    watcher, now = watcher_of(cluster)
+    for end, silent in ((100, set()), (110, set()), (120, {("t", 0)}), (130, set())):
+        cluster.end, cluster.silent = end, silent
+        watcher.look()
+        now[0] += 10
+    assert [sample.value for sample in watcher.rate_history.samples("t")] == [2.0, 1.0, 2.0]
+    assert [sample.value for sample in watcher.lag_history.samples("g")] == [60, 70, 70, 90]
