@@ -65,6 +65,7 @@ def console(
     if not console_installed():
         raise CommandError("the console is not installed", "pip install 'tidelog[console]'")
     from tidelog.console.console import ConsoleSettings
+    from tidelog.console.restarting import run_restarted
     from tidelog.console.serving import listen, serve
 
     try:
@@ -83,14 +84,17 @@ def console(
     )
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}"
-    if exit_with_stdin:
-        threading.Thread(target=_exit_with_stdin, daemon=True).start()
 
     def ready() -> None:
         click.echo(f"Console of {connection.bootstrap} at {address}")
         sys.stdout.flush()
 
-    serve(settings, listening, ready)
+    def run() -> None:
+        if exit_with_stdin:
+            threading.Thread(target=_exit_with_stdin, daemon=True).start()
+        serve(settings, listening, ready)
+
+    raise click.exceptions.Exit(run_restarted(run))
 
 
 def _exit_with_stdin() -> None:
