@@ -75,7 +75,7 @@ conformance: $(STAMP) ## Only the real clients against a real broker
 
 browser-test: $(STAMP) ## The console in a real browser (gets Debian's chromium where it is missing)
 	@tests/browser/setup
-	@$(BIN)/pytest -q -n0 tests/browser
+	@TIDELOG_BROWSER_TESTS=1 $(BIN)/pytest -q -n0 tests/browser
 
 conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from its source release
 	@$(BIN)/python tests/conformance/kafka_python_suite.py

@@ -1,5 +1,9 @@
-"""A cluster, its console and a real browser, shared by the browser tests; skipped where chromium is not."""
+"""A cluster, its console and a real browser for the tests of this folder, which `make browser-test` runs.
 
+They are left out of an ordinary run: they need a chromium, which a user may not have.
+"""
+
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +13,9 @@ from browser_console import RunningConsole, chromium_path
 from tidelog.testing.cluster import RunningCluster
 
 PAGE_MS_MAX = 45_000
+
+if not os.environ.get("TIDELOG_BROWSER_TESTS"):
+    collect_ignore_glob = ["*"]
 
 
 @pytest.fixture(scope="session")
