@@ -225,7 +225,7 @@ class CrashTest:
             ordered = sorted(self.ready_seconds)
             median = ordered[len(ordered) // 2]
             print(f"  {'process start to ready':24} median {median:.2f} s, worst {ordered[-1]:.2f} s")
-        compactions = self.broker.log_text().count(" compacted ")
+        compactions = self.broker.log_text().count("log compacted:")
         deletions = self.broker.log_text().count("deleting segment")
         print(f"  {'compactions':24} {compactions}")
         print(f"  {'segments by retention':24} {deletions}")

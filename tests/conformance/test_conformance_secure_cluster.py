@@ -75,6 +75,10 @@ class SecureCluster:
         )
 
 
+# One cluster for all, in this order.
+pytestmark = pytest.mark.xdist_group("secure cluster")
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, oracle: bool) -> Iterator[SecureCluster]:
     if oracle:

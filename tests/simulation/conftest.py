@@ -1,10 +1,20 @@
 """After a run: the table of deliberate faults and the seed that caught each."""
 
+import logging
 import re
+from collections.abc import Iterator
 
 import pytest
 
 CAUGHT = re.compile(r"^(?P<mutant>.+?): seed (?P<seed>\d+): (?P<how>.+)$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A world switches logging off, which is for its own time only."""
+    level = logging.root.manager.disable
+    yield
+    logging.disable(level)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,6 +1,7 @@
 """A link against a scripted broker: versions, pipelining, timeouts, hostile answers, TLS, SASL."""
 
 import shutil
+import socket
 import ssl
 import struct
 from pathlib import Path
@@ -115,10 +116,12 @@ def test_answers_that_make_no_sense(answer: bytes, words: str) -> None:
 
 
 def test_nobody_listens() -> None:
-    with ScriptedBroker(plain_script) as broker:
-        port = broker.port
-    with pytest.raises(LinkFault, match=f"127.0.0.1:{port}: connection refused"):
-        Link.open("127.0.0.1", port, settings())
+    with socket.socket() as taken:
+        # Bound, so that nobody else gets the port, but not listening.
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(LinkFault, match=f"127.0.0.1:{port}: connection refused"):
+            Link.open("127.0.0.1", port, settings())
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
