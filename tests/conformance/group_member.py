@@ -118,7 +118,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, strategy: str, inst
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaConnectionError, KafkaError
 
     assignors = {
         "range": RangePartitionAssignor,
@@ -164,7 +164,13 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, strategy: str, inst
     client.partitions_for_topic(topic)
     client.subscribe([topic], listener=Listener())
     while not stopped.is_set():
-        records = client.poll(timeout_ms=KAFKA_PYTHON_POLL_MS, max_records=COMMIT_RECORDS)
+        try:
+            records = client.poll(timeout_ms=KAFKA_PYTHON_POLL_MS, max_records=COMMIT_RECORDS)
+        except KafkaConnectionError as refused:
+            # While the broker is down this client's poll may raise instead of trying again.
+            say("C", type(refused).__name__)
+            time.sleep(0.1)
+            continue
         for batch in records.values():
             for record in batch:
                 say("V", record.partition, record.value.decode())

@@ -75,10 +75,6 @@ class SecureCluster:
         )
 
 
-# One cluster for all, in this order.
-pytestmark = pytest.mark.xdist_group("secure cluster")
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, oracle: bool) -> Iterator[SecureCluster]:
     if oracle:
@@ -172,7 +168,9 @@ def test_whatever_is_thrown_at_it_others_are_served(cluster: SecureCluster) -> N
 
 def test_everything_is_there_after_a_restart(cluster: SecureCluster) -> None:
     before = (cluster.folder / "credentials.json").read_text()
+    admin = AdminClient(cluster.properties())
+    admin.create_topics([NewTopic("kept", 3, 3)])["kept"].result(30)
     cluster.stop()
     cluster.start()
     assert (cluster.folder / "credentials.json").read_text() == before
-    assert "orders" in AdminClient(cluster.properties()).list_topics(timeout=20).topics
+    assert "kept" in AdminClient(cluster.properties()).list_topics(timeout=20).topics
