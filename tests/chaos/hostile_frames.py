@@ -121,6 +121,8 @@ class FrameForge:
             return choice(self._topic_ids) if known else uuid.UUID(int=self.random.getrandbits(128))
         if kind in ("timedelta_i32", "timedelta_i64"):
             return datetime.timedelta(milliseconds=choice((0, 0, 1, 5)))
+        if kind == "float64":
+            return choice((0.0, 1.5, -1.0, 1e300))
         number = choice(INTEGERS)
         bits = int(kind.removeprefix("u").removeprefix("int"))
         if self.random.random() < 0.03:
