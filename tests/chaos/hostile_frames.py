@@ -29,17 +29,6 @@ from tidelog.records.record import Record
 TOPICS = ("fuzz-plain", "fuzz-table")
 NAMES = (*TOPICS, *TOPICS, "no-such-topic", "", "bad name!", "x" * 300, "\N{SNOWMAN}")
 #: requests that would change the topics themselves name another one
-#: they would change what the healthy client may do, or where its partitions are
-CHANGES_FOR_ALL = (
-    "AlterClientQuotas",
-    "AlterPartitionReassignments",
-    "AlterReplicaLogDirs",
-    "AlterUserScramCredentials",
-    "CreateAcls",
-    "DeleteAcls",
-    "ElectLeaders",
-    "UnregisterBroker",
-)
 DESTRUCTIVE = ("DeleteTopics", "AlterConfigs", "IncrementalAlterConfigs", "CreatePartitions")
 VICTIMS = ("fuzz-victim", "fuzz-victim", "no-such-topic", "", "bad name!")
 INTEGERS = (0, 0, 0, 1, 1, 2, -1, -2, 5, 100)
@@ -70,7 +59,6 @@ class FrameForge:
         self.versions = [
             (api, version)
             for api in APIS.values()
-            if api.name not in CHANGES_FOR_ALL
             for version in range(max(api.min_version, api.served_from), api.max_version + 1)
         ]
         self._bombs: list[bytes] = []

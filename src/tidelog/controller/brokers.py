@@ -126,12 +126,19 @@ def shut_down_broker(command: ShutDownBroker, image: ClusterImage, settings: Bro
 
 
 def unregister_broker(command: UnregisterBroker, image: ClusterImage, settings: BrokerSettings) -> Decision:
-    """Forget a broker. Its replicas stay assigned until they are moved; it may come back as a new one."""
+    """Forget a broker that is gone. Its replicas stay assigned until they are moved; it may come back as new.
+
+    Deliberate difference: one that is alive is refused, since what it leads would be without a leader while
+    it goes on believing that it serves.
+    """
     broker_id = command.broker_id
     known = image.brokers.get(broker_id)
     if known is None:
         message = f"broker {broker_id} is not registered"
         return Decision((), (Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, message),))
+    if known.alive:
+        message = f"broker {broker_id} is alive; stop it first"
+        return Decision((), (Refused(ErrorCode.INVALID_REQUEST, message),))
     others: Mapping[int, BrokerImage] = {
         other_id: other for other_id, other in image.brokers.items() if other_id != broker_id
     }

@@ -338,6 +338,7 @@ def test_refused_isr_changes(isr: tuple[int, ...], changes: dict[str, object], e
     cluster.create("b", (1,))
     cluster.lives(1, 2, 4, 5)  # 3 is dead
     cluster.run(ShutDownBroker(4, 100))
+    cluster.lives(1, 2, 4)
     cluster.run(UnregisterBroker(5))
     cluster.change((1,))
     assert state(cluster.a0())[:3] == (1, (1,), 3)
@@ -412,6 +413,9 @@ def test_an_unregistered_broker_is_forgotten() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2))
     cluster.create("b", (1,))
+    before = cluster.image
+    assert code(cluster.run(UnregisterBroker(1))[0]) is ErrorCode.INVALID_REQUEST  # it is alive
+    assert cluster.image is before
     cluster.lives(2, 3)
     assert cluster.run(UnregisterBroker(1)) == (Done(),)
     assert set(cluster.image.brokers) == {2, 3}
