@@ -3,11 +3,18 @@
 Handlers are plain functions that may block, called in worker threads: `handler(console, request)` answers a
 GET, `handler(console, request, form)` a POST. A ConsoleFault becomes a page (or JSON under /api) that says
 what is wrong and what to do.
+
+The seam for pages of other packages: they give `create_application` routes of their own (made with `reading`
+and `changing`, so that they get worker threads, faults, the token and read-only mode; or any Starlette route
+for streams), entries for the menu, and folders of templates, which extend `base.html` and may import
+`macros.html`. `serving.serve(…, extend=…)` takes a function from the console to such an `Extension`.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -16,11 +23,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tidelog.console import api, pages_cluster, pages_groups, pages_records, pages_topics
-from tidelog.console.console import Console
+from tidelog.console.console import Console, NavigationEntry
 from tidelog.console.faults import FORBIDDEN, NOT_FOUND, UNAVAILABLE, ConsoleFault
 from tidelog.console.protection import Guard, same_origin
 from tidelog.console.rendering import STATIC
@@ -32,7 +39,6 @@ KEEP_ALIVE_SECONDS = 15.0
 
 Read = Callable[[Console, Request], Response]
 Change = Callable[[Console, Request, dict[str, str]], Response]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 READS: tuple[tuple[str, Read], ...] = (
     ("/", pages_cluster.overview),
@@ -77,8 +83,23 @@ CHANGES: tuple[tuple[str, Change], ...] = (
 )
 
 
-def create_application(console: Console) -> Starlette:
+class Extension(NamedTuple):
+    """What another package adds to a console."""
+
+    routes: Sequence[BaseRoute] = ()
+    navigation: Sequence[NavigationEntry] = ()
+    template_folders: Sequence[Path] = ()
+
+
+def create_application(
+    console: Console,
+    *,
+    extra_routes: Sequence[BaseRoute] = (),
+    navigation: Sequence[NavigationEntry] = (),
+    template_folders: Sequence[Path] = (),
+) -> Starlette:
     """The application of one console; the watcher runs while it does."""
+    console.extend(navigation, template_folders)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -94,12 +115,13 @@ def create_application(console: Console) -> Starlette:
     async def tail(request: Request) -> Response:
         return await pages_records.tail(console, request)
 
-    routes: list[Route | Mount] = [
+    routes: list[BaseRoute] = [
+        *extra_routes,
         Route("/healthz", health),
         Route("/live", _Live(console).stream),
         Route("/topics/{topic}/tail", tail),
-        *(Route(path, _reading(console, handler), methods=["GET"]) for path, handler in READS),
-        *(Route(path, _changing(console, handler), methods=["POST"]) for path, handler in CHANGES),
+        *(reading(console, path, handler) for path, handler in READS),
+        *(changing(console, path, handler) for path, handler in CHANGES),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
 
@@ -129,14 +151,18 @@ def fault_page(console: Console, request: Request, fault: ConsoleFault) -> Respo
     return console.page(request, template, "", "Trouble", status=fault.status, fault=fault)
 
 
-def _reading(console: Console, handler: Read) -> Endpoint:
+def reading(console: Console, path: str, handler: Read) -> Route:
+    """The route of a page that only reads."""
+
     async def endpoint(request: Request) -> Response:
         return await run_in_threadpool(handler, console, request)
 
-    return endpoint
+    return Route(path, endpoint, methods=["GET"])
 
 
-def _changing(console: Console, handler: Change) -> Endpoint:
+def changing(console: Console, path: str, handler: Change) -> Route:
+    """The route of a form that changes something: from our own pages only, and never in read-only mode."""
+
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
         if not same_origin(request.headers) or not console.token.fits(form.get("token", "")):
@@ -149,7 +175,7 @@ def _changing(console: Console, handler: Change) -> Endpoint:
             raise ConsoleFault("this console only reads", "It was started with --read-only.", FORBIDDEN)
         return await run_in_threadpool(handler, console, request, form)
 
-    return endpoint
+    return Route(path, endpoint, methods=["POST"])
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -3,9 +3,10 @@
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
@@ -23,14 +24,24 @@ from tidelog.console.wire_client import WireClient
 
 NOTICES_MAX = 200
 
+
+class NavigationEntry(NamedTuple):
+    """A line of the menu; `key` after g goes there."""
+
+    section: str
+    link: str
+    label: str
+    key: str
+
+
 NAVIGATION = (
-    ("overview", "/", "Overview", "o"),
-    ("topics", "/topics", "Topics", "t"),
-    ("groups", "/groups", "Groups", "g"),
-    ("brokers", "/brokers", "Brokers", "b"),
-    ("transactions", "/transactions", "Transactions", "x"),
-    ("access", "/access", "Access", "a"),
-    ("events", "/events", "Events", "e"),
+    NavigationEntry("overview", "/", "Overview", "o"),
+    NavigationEntry("topics", "/topics", "Topics", "t"),
+    NavigationEntry("groups", "/groups", "Groups", "g"),
+    NavigationEntry("brokers", "/brokers", "Brokers", "b"),
+    NavigationEntry("transactions", "/transactions", "Transactions", "x"),
+    NavigationEntry("access", "/access", "Access", "a"),
+    NavigationEntry("events", "/events", "Events", "e"),
 )
 
 
@@ -59,8 +70,14 @@ class Console:
         self.reader = RecordReader(self.client)
         self.tails = Tails(self.client)
         self.token = Token()
+        self.navigation: tuple[NavigationEntry, ...] = NAVIGATION
         self._templates = environment()
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def extend(self, navigation: Sequence[NavigationEntry], template_folders: Sequence[Path]) -> None:
+        """Add lines to the menu and folders of templates, once, before the first page."""
+        self.navigation = (*NAVIGATION, *navigation)
+        self._templates = environment(template_folders)
 
     def close(self) -> None:
         self.watcher.stop()
@@ -101,7 +118,7 @@ class Console:
         text = self._templates.get_template(template).render(
             section=section,
             title=title,
-            navigation=NAVIGATION,
+            navigation=self.navigation,
             bootstrap=self.settings.bootstrap,
             read_only=self.settings.read_only,
             token=self.token.text,

@@ -4,6 +4,7 @@ Everything that a template prints is escaped unless it is Markup, and only `char
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,9 +73,9 @@ def path_part(text: object) -> str:
     return quote(str(text), safe="")
 
 
-def environment() -> jinja2.Environment:
+def environment(more_folders: Sequence[Path] = ()) -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader([TEMPLATES, *more_folders]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from tidelog.console.application import create_application
+from tidelog.console.application import Extension, create_application
 from tidelog.console.console import Console, ConsoleSettings
 
 STOP_SECONDS_MAX = 2
@@ -24,9 +24,21 @@ class Server(uvicorn.Server):
             self._on_ready()
 
 
-def make_server(settings: ConsoleSettings, on_ready: Callable[[], None]) -> Server:
+Extend = Callable[[Console], Extension]
+
+
+def make_server(
+    settings: ConsoleSettings, on_ready: Callable[[], None], extend: Extend | None = None
+) -> Server:
     """A server for a console, to be run with `run(sockets=[…])`."""
-    application = create_application(Console(settings))
+    console = Console(settings)
+    more = Extension() if extend is None else extend(console)
+    application = create_application(
+        console,
+        extra_routes=more.routes,
+        navigation=more.navigation,
+        template_folders=more.template_folders,
+    )
     config = uvicorn.Config(
         application,
         log_level="warning",
@@ -45,6 +57,11 @@ def listen(host: str, port: int) -> socket.socket:
     )
 
 
-def serve(settings: ConsoleSettings, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+def serve(
+    settings: ConsoleSettings,
+    listening: socket.socket,
+    on_ready: Callable[[], None],
+    extend: Extend | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM."""
-    make_server(settings, on_ready).run(sockets=[listening])
+    make_server(settings, on_ready, extend).run(sockets=[listening])
