@@ -1,0 +1,154 @@
+"""The options of a pipeline as a table: one row says the name, the type, the default and what it is for.
+
+`check_options` turns what a person wrote (YAML values, or the texts of a command line) into typed values, and
+says in words what is missing, misspelt or of another type. Nothing here knows Spark.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tidelog.client.faults import BadOption
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_DURATION = re.compile(r"\d+ *[a-z]+", re.IGNORECASE)
+
+
+class OptionType(Enum):
+    """What an option holds."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    FLAG = "flag"
+    #: Spark's words, '10 seconds'; kept as text
+    DURATION = "duration"
+    #: texts; a command line writes them with commas between
+    LIST = "list"
+    #: names and texts; a command line writes 'name=value,name=value'
+    MAP = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table. An option without a default is None when it is not given."""
+
+    name: str
+    type: OptionType
+    sentence: str
+    default: Any = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    def read(self, value: Any) -> Any:
+        """The typed value of what was written; raises BadOption."""
+        try:
+            read = _READERS[self.type](value)
+        except (ValueError, TypeError):
+            raise BadOption(f"{self.name} is of type {self.type.value}, not {value!r}") from None
+        if self.choices and read not in self.choices:
+            raise BadOption(f"{self.name} is one of {', '.join(self.choices)}, not {value!r}")
+        return read
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | dict) or value is None:
+        raise ValueError(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool | float):
+        raise ValueError(value)
+    return int(value)
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(value)
+    return word in _TRUE
+
+
+def _duration(value: Any) -> str:
+    text = str(value).strip()
+    if not _DURATION.fullmatch(text):
+        raise ValueError(value)
+    return text
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if isinstance(items, Mapping):
+        raise ValueError(value)
+    return tuple(_text(item).strip() for item in items)
+
+
+def _map(value: Any) -> Mapping[str, str]:
+    if isinstance(value, str):
+        pairs = [pair.partition("=") for pair in value.split(",") if pair]
+        if not all(separator for _, separator, _ in pairs):
+            raise ValueError(value)
+        return {name.strip(): text.strip() for name, _, text in pairs}
+    if not isinstance(value, Mapping):
+        raise ValueError(value)
+    return {str(name): _text(text) for name, text in value.items()}
+
+
+_READERS: Mapping[OptionType, Any] = {
+    OptionType.TEXT: _text,
+    OptionType.INTEGER: _integer,
+    OptionType.NUMBER: float,
+    OptionType.FLAG: _flag,
+    OptionType.DURATION: _duration,
+    OptionType.LIST: _list,
+    OptionType.MAP: _map,
+}
+
+
+class Options(Mapping[str, Any]):
+    """Checked options: every name of the table is there, typed; what was not given has its default."""
+
+    __slots__ = ("_values", "given")
+
+    def __init__(self, values: Mapping[str, Any], given: Iterable[str] = ()) -> None:
+        self._values = dict(values)
+        #: the names that a person wrote
+        self.given = frozenset(given)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Options {' '.join(f'{name}={value!r}' for name, value in self._values.items())}>"
+
+
+def check_options(table: Iterable[Option], given: Mapping[str, Any], *, of: str) -> Options:
+    """Read `given` by the table of the pipeline called `of`; raises BadOption."""
+    rows = {option.name: option for option in table}
+    written = {str(name).replace("-", "_"): value for name, value in given.items()}
+    for name in written:
+        if name not in rows:
+            near = difflib.get_close_matches(name, rows, n=1)
+            meant = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(rows)}"
+            raise BadOption(f"{of} has no option {name}{meant}")
+    values: dict[str, Any] = {}
+    for name, option in rows.items():
+        if written.get(name) is not None:
+            values[name] = option.read(written[name])
+        elif option.required:
+            raise BadOption(f"{of} needs the option {name}: {option.sentence}")
+        else:
+            values[name] = option.default
+    return Options(values, [name for name in written if written[name] is not None])

@@ -1,0 +1,81 @@
+"""What a pipeline is going to do, as a value: built without Spark, shown, and carried out by `start`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.pipelines.pipeline_options import Options
+from tidelog.pipelines.run_settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQuery:
+    """One query of a plan, in words."""
+
+    name: str
+    reads: str
+    writes: str
+    does: tuple[str, ...] = ()
+    #: what is promised about the output
+    delivery: str = "exactly once"
+    #: None for a batch job
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is going to run. `more` is what was worked out while planning, for `start`."""
+
+    kind: str
+    run: RunSettings
+    options: Options
+    queries: tuple[PlannedQuery, ...]
+    notes: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """The plan in words, a line at a time."""
+        run = self.run
+        yield f"pipeline {run.name} ({self.kind})"
+        yield f"  cluster       {run.bootstrap or '-'}"
+        yield f"  trigger       {run.trigger.words}"
+        yield f"  dead letters  {run.dead_letters or 'none: a record that fails stops the pipeline'}"
+        yield f"  Spark         {run.master}"
+        for query in self.queries:
+            yield f"  query {query.name}"
+            yield f"    reads       {query.reads}"
+            for step in query.does:
+                yield f"    then        {step}"
+            yield f"    writes      {query.writes}"
+            yield f"    delivery    {query.delivery}"
+            if query.checkpoint is not None:
+                yield f"    checkpoint  {query.checkpoint}"
+        for note in self.notes:
+            yield f"  note: {note}"
+
+    def explain(self) -> str:
+        return "\n".join(self.lines())
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan for programs."""
+        return {
+            "name": self.run.name,
+            "kind": self.kind,
+            "bootstrap": self.run.bootstrap,
+            "trigger": self.run.trigger.interval or self.run.trigger.kind.value,
+            "dead_letters": self.run.dead_letters,
+            "master": self.run.master,
+            "options": {name: value for name, value in self.options.items() if value is not None},
+            "queries": [
+                {
+                    "name": query.name,
+                    "reads": query.reads,
+                    "does": list(query.does),
+                    "writes": query.writes,
+                    "delivery": query.delivery,
+                    "checkpoint": query.checkpoint,
+                }
+                for query in self.queries
+            ],
+            "notes": list(self.notes),
+        }

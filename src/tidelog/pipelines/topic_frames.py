@@ -1,0 +1,86 @@
+"""Topics as data frames of a pipeline: read them, write them, with the run's client options.
+
+Everything goes through `format("tidelog")`. Nothing of Spark is imported: the session is an argument.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.work import StreamingWork
+
+#: what a record is, in the order in which pipelines keep it
+RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def stream_topic(
+    spark: Any, run: RunSettings, query: str, topic: str, options: Mapping[str, str] | None = None
+) -> Any:
+    """A streaming frame of a topic (or topics, with commas), from its beginning, with headers.
+
+    `query` names the consumer group that shows the lag; `options` are options of the source and go first.
+    """
+    chosen = {
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        "group.id": run.group_of(query),
+        **run.kafka,
+        **(options or {}),
+    }
+    if not {"subscribe", "subscribePattern", "assign"} & set(chosen):
+        chosen["subscribe"] = topic
+    return spark.readStream.format("tidelog").options(**chosen).load()
+
+
+def read_topic(spark: Any, run: RunSettings, topic: str, options: Mapping[str, str] | None = None) -> Any:
+    """A frame of what a topic has now, with headers."""
+    chosen = {"includeHeaders": "true", **run.kafka, **(options or {})}
+    if not {"subscribe", "subscribePattern", "assign"} & set(chosen):
+        chosen["subscribe"] = topic
+    return spark.read.format("tidelog").options(**chosen).load()
+
+
+def start_to_topic(
+    frame: Any,
+    run: RunSettings,
+    query: str,
+    topic: str | None,
+    options: Mapping[str, str] | None = None,
+    *,
+    output_mode: str = "append",
+) -> StreamingWork:
+    """Start a query that writes a streaming frame to a topic, exactly once.
+
+    Without `topic` the column of that name says where each row goes.
+    """
+    chosen = {**run.kafka, **(options or {}), "checkpointLocation": run.checkpoint_of(query)}
+    if topic is not None:
+        chosen["topic"] = topic
+    writer = frame.writeStream.format("tidelog").queryName(f"{run.name}-{query}").outputMode(output_mode)
+    return StreamingWork(query, run.trigger.on(writer.options(**chosen)).start())
+
+
+def write_to_topic(
+    frame: Any,
+    run: RunSettings,
+    application: str,
+    version: int,
+    topic: str | None,
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Write a frame once, however often this is tried with the same application and version.
+
+    For `foreachBatch`: the version is the batch id, and the application has the query's id in it
+    (`batch_application`), because a new checkpoint counts its batches from 0 again.
+    """
+    chosen = {**run.kafka, **(options or {}), "txnAppId": application, "txnVersion": str(version)}
+    if topic is not None:
+        chosen["topic"] = topic
+    frame.write.format("tidelog").options(**chosen).mode("append").save()
+
+
+def batch_application(frame: Any, run: RunSettings, output: str) -> str:
+    """The name for `write_to_topic` inside foreachBatch; `frame` is the one that foreachBatch was given."""
+    query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    assert query_id, "Spark names the query in foreachBatch"
+    return f"{run.name}-{output}-{query_id}"

@@ -1,0 +1,181 @@
+"""What a started pipeline is made of: pieces of work that can be watched and stopped.
+
+A `Work` is a streaming query (`StreamingWork`) or a batch job in a thread of its own (`BatchWork`). The
+runner asks each for its progress and whether it goes on; it does not know what they do.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+#: a query counts its dead letters as an observation of this name, with one column `count`
+DEAD_LETTERS = "dead_letters"
+STOP_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a piece of work is. What is not known is None."""
+
+    name: str
+    batch_id: int | None = None
+    #: of the last micro-batch
+    input_rows: int | None = None
+    input_rows_per_second: float | None = None
+    processed_rows_per_second: float | None = None
+    batch_ms: int | None = None
+    #: records in the topics that are still to be read
+    lag: int | None = None
+    #: since the start
+    rows: int = 0
+    dead_letters: int = 0
+    message: str = ""
+
+
+class Work(Protocol):
+    """A started piece of a pipeline."""
+
+    name: str
+
+    def progress(self) -> Progress: ...
+
+    def is_active(self) -> bool: ...
+
+    def failure(self) -> str | None:
+        """Why it ended, if that was not as planned."""
+
+    def stop(self) -> None:
+        """End after what is being written is whole; safe to call again."""
+
+
+class StreamingWork:
+    """A streaming query of Spark, and how many dead letters it wrote.
+
+    They are counted by the query itself (an observation called `DEAD_LETTERS`) or by `count_dead_letters`.
+    """
+
+    def __init__(self, name: str, query: Any, count_dead_letters: Callable[[], int] | None = None) -> None:
+        self.name = name
+        self.query = query
+        self._count = count_dead_letters
+        self._rows = 0
+        self._dead_letters = 0
+        self._seen_batch_id = -1
+
+    def progress(self) -> Progress:
+        last = None
+        for last in self.query.recentProgress:
+            if last["batchId"] > self._seen_batch_id:
+                self._seen_batch_id = last["batchId"]
+                self._rows += last["numInputRows"]
+                self._dead_letters += _observed(last)
+        dead_letters = self._dead_letters if self._count is None else self._count()
+        message = self.query.status["message"]
+        if last is None:
+            return Progress(self.name, dead_letters=dead_letters, message=message)
+        return Progress(
+            self.name,
+            last["batchId"],
+            last["numInputRows"],
+            _rate(last["inputRowsPerSecond"]),
+            _rate(last["processedRowsPerSecond"]),
+            last["durationMs"].get("triggerExecution"),
+            _lag(last["sources"]),
+            self._rows,
+            dead_letters,
+            message,
+        )
+
+    def is_active(self) -> bool:
+        return bool(self.query.isActive)
+
+    def failure(self) -> str | None:
+        fault = self.query.exception()
+        return None if fault is None else str(fault)
+
+    def stop(self) -> None:
+        self.query.stop()
+
+    def __repr__(self) -> str:
+        return f"<StreamingWork {self.name} {self.query.id}>"
+
+
+def _rate(value: Any) -> float | None:
+    """Spark says 'NaN' of a batch that took no time."""
+    return None if value is None or value != value or isinstance(value, str) else float(value)
+
+
+def _observed(progress: Any) -> int:
+    row = progress["observedMetrics"].get(DEAD_LETTERS)
+    if row is None:
+        return 0
+    return int(row["count"] if isinstance(row, dict) else row.asDict()["count"])
+
+
+def _lag(sources: Any) -> int | None:
+    total: int | None = None
+    for source in sources:
+        ends, done = source["latestOffset"], source["endOffset"]
+        ends = json.loads(ends) if isinstance(ends, str) else ends
+        done = json.loads(done) if isinstance(done, str) else done
+        if not isinstance(ends, dict) or not isinstance(done, dict):
+            continue
+        for topic, partitions in ends.items():
+            if isinstance(partitions, dict):
+                behind = (
+                    int(end) - int(done.get(topic, {}).get(number, 0)) for number, end in partitions.items()
+                )
+                total = (total or 0) + sum(max(0, one) for one in behind)
+    return total
+
+
+class BatchWork:
+    """A batch job in a thread. `job` gets this object, to call `tell` and to look at `stopping`."""
+
+    def __init__(self, name: str, spark: Any, job: Callable[["BatchWork"], None]) -> None:
+        self.name = name
+        self.stopping = threading.Event()
+        self._spark = spark
+        self._job = job
+        self._group = f"tidelog-{name}-{id(self)}"
+        self._told = Progress(name)
+        threads = ThreadPoolExecutor(1, thread_name_prefix=f"pipeline-{name}")
+        self._result = threads.submit(self._run)
+        threads.shutdown(wait=False)
+
+    def _run(self) -> None:
+        self._spark.sparkContext.setJobGroup(self._group, self.name, interruptOnCancel=True)
+        self._job(self)
+
+    def tell(self, rows: int, dead_letters: int = 0, message: str = "") -> None:
+        """From the job: how far it is."""
+        self._told = Progress(self.name, rows=rows, dead_letters=dead_letters, message=message)
+
+    def progress(self) -> Progress:
+        return self._told
+
+    def is_active(self) -> bool:
+        return not self._result.done()
+
+    def failure(self) -> str | None:
+        """What a job that was told to end has met is no failure."""
+        if not self._result.done() or self.stopping.is_set():
+            return None
+        fault = self._result.exception()
+        return None if fault is None else f"{type(fault).__name__}: {fault}"
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Until it has ended; raises what the job raised."""
+        self._result.result(timeout_seconds)
+
+    def stop(self) -> None:
+        self.stopping.set()
+        if self.is_active():
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            wait([self._result], STOP_SECONDS_MAX)
+
+    def __repr__(self) -> str:
+        return f"<BatchWork {self.name} {'running' if self.is_active() else 'ended'}>"
