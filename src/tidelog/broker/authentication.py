@@ -200,7 +200,13 @@ class Authentication:
                 result = Rejected("its credentials could not be checked")
             self._settle(result, deliver)
 
-        self._broker.authentication_background.run(outcome.work, worked)
+        work = outcome.work
+
+        def still_wanted() -> object:
+            # Whoever logs in and hangs up at once, again and again, must not keep others waiting.
+            return work() if self._state is State.BUSY else Rejected("the connection is gone")
+
+        self._broker.authentication_background.run(still_wanted, worked)
 
     def _settle(self, outcome: Challenge | Accepted | Rejected, deliver: Callable[[Reply], None]) -> None:
         if self._state is not State.BUSY:

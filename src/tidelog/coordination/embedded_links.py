@@ -76,7 +76,11 @@ class Links:
         self._session = session
         self._owner = owner
         self._folder = folder
-        folder.mkdir(exist_ok=True)
+        # Whoever can connect takes part: the folder is for this user alone, also one from before.
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_mode & 0o077:
+            with contextlib.suppress(PermissionError):
+                folder.chmod(0o700)
         # Unix sockets have short names; a long one goes through a descriptor of its folder.
         self._folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._tick_seconds = max(session.timeout_ms / 6000, 0.02)

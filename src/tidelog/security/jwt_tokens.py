@@ -31,6 +31,17 @@ ALGORITHMS_BY_KEY_TYPE = {
     "OKP": ["EdDSA"],
     "oct": ["HS256", "HS384", "HS512"],
 }
+#: what bytes of anybody can make of the parsers; RecursionError is JSON nested thousands deep, OverflowError
+#: a time beyond all numbers
+_UNREADABLE = (
+    binascii.Error,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 INSTALL = "OAUTHBEARER needs PyJWT: pip install 'tidelog[security]'"
 
 
@@ -172,11 +183,12 @@ class SignedTokens:
                     "verify_sub": False,
                 },
             )
+            expires_ms = _milliseconds(claims["exp"])
         except jwt.exceptions.PyJWTError as fault:
             raise TokenRefused(str(fault)) from fault
-        except (ValueError, TypeError, KeyError) as fault:
+        except _UNREADABLE as fault:
             raise TokenRefused(f"it cannot be read: {type(fault).__name__}") from fault
-        return _user(claims, rules), _milliseconds(claims["exp"])
+        return _user(claims, rules), expires_ms
 
 
 class UnsecuredTokens:
@@ -195,7 +207,7 @@ class UnsecuredTokens:
             if header.get("alg") != "none":
                 raise TokenRefused("it is signed, and no keys are configured to check it with")
             expires_ms = _milliseconds(claims["exp"])
-        except (binascii.Error, ValueError, KeyError, TypeError, AttributeError) as fault:
+        except _UNREADABLE as fault:
             raise TokenRefused(f"it cannot be read: {type(fault).__name__}") from fault
         if expires_ms + self._rules.skew_seconds * 1000 <= self._now_seconds() * 1000:
             raise TokenRefused("it has expired")

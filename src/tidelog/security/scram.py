@@ -87,9 +87,13 @@ def credential_from_password(
     return credential_from_salted(mechanism, salted, salt, iterations)
 
 
+def _fictional_salt(mechanism: str, name: str) -> bytes:
+    return hmac.digest(_FICTION_SECRET, f"{mechanism} {name}".encode(), "sha256")[:SALT_BYTES]
+
+
 def fictional_credential(mechanism: str, user: str, iterations: int) -> ScramCredential:
     """Credentials of somebody who does not exist: always the same, and no password fits."""
-    salt = hmac.digest(_FICTION_SECRET, f"{mechanism} {user}".encode(), "sha256")[:SALT_BYTES]
+    salt = _fictional_salt(mechanism, user)
     size = hashlib.new(ALGORITHMS[mechanism]).digest_size
     return ScramCredential(salt, secrets.token_bytes(size), secrets.token_bytes(size), iterations)
 
@@ -160,14 +164,15 @@ class ScramExchange:
         return Challenge(self._server_first.encode())
 
     def _token_challenge(self, token_id: str) -> Outcome:
-        self._token = self._users.token(token_id)
-        if self._token is None:
-            return self._challenge(None)
-        password = self._users.token_password(token_id)
+        """The same salt, iterations and time whether there is such a token or not."""
+        token = self._token = self._users.token(token_id)
+        password = secrets.token_urlsafe() if token is None else self._users.token_password(token_id)
+        iterations = self._users.usual_iterations(self._mechanism)
 
         def work() -> Verdict:
-            # The salt is not kept: a token is asked for rarely, and every time may have its own.
-            return self._challenge(credential_from_password(self._mechanism, password))
+            salt = _fictional_salt(self._mechanism, token_id)
+            made = credential_from_password(self._mechanism, password, iterations, salt)
+            return self._challenge(None if token is None else made)
 
         return Deferred(work)
 

@@ -32,6 +32,8 @@ RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
 TICK_SECONDS = 1.0
 BUFFER_IDLE_MS = 5_000
 REPORTS_REMEMBERED_MAX = 1_000
+#: a client id may have 32 KB; whoever makes one up must not fill the log with it
+CLIENT_ID_SHOWN_MAX = 100
 
 
 class Edge:
@@ -107,7 +109,8 @@ class Edge:
         if len(self._reported) >= REPORTS_REMEMBERED_MAX:
             self._reported.clear()
         self._reported.add(key)
-        log.warning("closed the connection of %s (client id %r): %s", context.host, context.client_id, reason)
+        client_id = (context.client_id or "")[:CLIENT_ID_SHOWN_MAX]
+        log.warning("closed the connection of %s (client id %r): %s", context.host, client_id, reason)
 
     def reserve(self, size_bytes: int) -> None:
         """Count receive memory in before it is allocated."""

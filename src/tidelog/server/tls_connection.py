@@ -11,7 +11,7 @@ import ssl
 from typing import TYPE_CHECKING, cast
 
 from tidelog.security.listeners import ListenerSecurity
-from tidelog.server.connection import Connection
+from tidelog.server.connection import QUEUED_ANSWER_BYTES_MAX, Connection
 from tidelog.server.output import SocketOutput
 from tidelog.server.tls_output import TlsOutput
 
@@ -106,6 +106,9 @@ class TlsConnection(Connection):
             if drained or parting:
                 break
         self._send_encrypted()
+        if self._output is not None and self._output.queued_bytes > QUEUED_ANSWER_BYTES_MAX:
+            # TLS answers by itself too (refused renegotiations): not without end to who does not read.
+            self._pause()
 
     def _send_encrypted(self) -> None:
         if isinstance(self._output, TlsOutput):

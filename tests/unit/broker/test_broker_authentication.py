@@ -1,5 +1,7 @@
 """SASL on one connection, without sockets: what is let through when, and what a refusal looks like."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tidelog.model.settings import BrokerSettings
 from tidelog.protocol import messages
 from tidelog.protocol.apis import APIS
 from tidelog.security.delegation_tokens import token_password
+from tidelog.security.exchange import Rejected
 from tidelog.security.listeners import ListenerSecurity
 from tidelog.security.scram import salted_password
 
@@ -354,3 +357,17 @@ ARGUMENTS: dict[int, dict[str, Any]] = {
 def test_settings_of_the_listener_are_those_of_the_broker() -> None:
     settings = BrokerSettings.resolve({"listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT"})
     assert ListenerSecurity(settings, "PLAINTEXT").mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def test_the_password_of_a_connection_that_is_gone_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = SecuredNode()
+    waiting: list[Callable[[], object]] = []
+    later = SimpleNamespace(run=lambda work, then: waiting.append(work))
+    monkeypatch.setattr(node.broker, "authentication_background", later)
+    node.ask(HANDSHAKE, 1, mechanism="PLAIN")
+    node.ask(AUTHENTICATE, 2, auth_bytes=b"\0alice\0guess")
+    assert node.context.authentication is not None
+    node.context.authentication.abandon()
+    monkeypatch.setattr("tidelog.security.plain.password_fits", lambda *_: pytest.fail("it was checked"))
+    [work] = waiting
+    assert work() == Rejected("the connection is gone")

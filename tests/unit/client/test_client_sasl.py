@@ -62,6 +62,8 @@ def test_scram_sha_512_against_a_broker_written_from_the_rfc() -> None:
         b"r=cn,s=AAAA,i=4096",
         b"r=cnsn,s=AAAA,i=1",
         b"r=cnsn,s=AAAA,i=999999999",
+        b"r=cnsn,s=AAAA,i=100001",
+        b"r=cnsn,s=AAAA,i=" + b"9" * 5000,
         b"r=cnsn,i=4096",
         b"e=unknown-user",
         b"\xff\xfe",

@@ -347,3 +347,21 @@ def test_a_change_of_many_keys_is_told_in_few_bytes() -> None:
     assert small == b"changed 7 a%20b c\n"
     large = _changed_message(Change(tuple(f"partitions/orders/{number}" for number in range(5000)), 8))
     assert large == f"changed 8 {EVERYTHING}\n".encode()
+
+
+def test_nobody_else_can_read_the_store_or_take_part(path: Path) -> None:
+    """Whatever the umask says, and also where a folder was there before."""
+    sessions = path.with_name(path.name + ".sessions")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = os.umask(0)
+    try:
+        sessions.mkdir(mode=0o777)
+        store = EmbeddedStore(path)
+        store.commit([Write("users/alice", b"what checks a password")])
+        files = [path, *path.parent.glob(path.name + "-*")]
+        assert len(files) >= 2, "the journal is there too"
+        assert [file.stat().st_mode & 0o077 for file in files] == [0] * len(files)
+        assert sessions.stat().st_mode & 0o777 == 0o700
+        store.close()
+    finally:
+        os.umask(before)

@@ -243,3 +243,20 @@ def test_a_refused_token_is_refused_when_the_client_has_heard() -> None:
     assert isinstance(exchange.respond(b"\x01"), Rejected)
     exchange = OAuthBearerExchange(UnsecuredTokens(TokenRules()).check)
     assert isinstance(log_in(exchange, client("OAUTHBEARER", token="a.b.c")), Rejected)
+
+
+def test_nobody_learns_which_tokens_there_are() -> None:
+    """The same salt again and again, the same iterations, and work in both cases."""
+    users = KnownUsers()
+    users.tokens["t1"] = DelegationToken("t1", "User:alice", "User:alice", (), 1, 2_000, 3_000)
+    for token_id in ("t1", "t2"):
+        shown = set()
+        for _ in range(3):
+            exchange = ScramExchange("SCRAM-SHA-256", users, make_nonce=lambda: "ours")
+            outcome = exchange.respond(f"n,,n={token_id},r=mine,tokenauth=true".encode())
+            assert isinstance(outcome, Deferred)
+            challenge = outcome.work()
+            assert isinstance(challenge, Challenge)
+            shown.add(challenge.data)
+        assert len(shown) == 1
+        assert shown.pop().endswith(f",i={users.usual_iterations('SCRAM-SHA-256')}".encode())

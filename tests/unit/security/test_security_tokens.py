@@ -10,7 +10,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tidelog.security.jwt_tokens import KeySet, SignedTokens, TokenRules
+from tidelog.security.jwt_tokens import KeySet, SignedTokens, TokenRules, UnsecuredTokens
 from tidelog.security.oauthbearer import TokenRefused
 
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -103,3 +103,25 @@ def test_keys_that_cannot_be_read(tmp_path: Path) -> None:
             path.write_text(content)
         with pytest.raises(TokenRefused):
             tokens(path).check(token())
+
+
+def _part(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize(
+    ("header", "claims"),
+    [
+        ("[" * 40_000, "{}"),
+        ('{"alg":"none"}', "[" * 40_000),
+        ('{"alg":"none"}', '{"sub":"carol","exp":1e999}'),
+        ('{"alg":"none"}', '{"sub":"carol","exp":NaN}'),
+        ('{"alg":"none"}', '{"sub":"carol","exp":true}'),
+    ],
+)
+def test_what_breaks_parsers_is_refused_like_any_other(jwks: Path, header: str, claims: str) -> None:
+    """Anybody can send these before they have authenticated: a traceback each would fill the log."""
+    text = f"{_part(header)}.{_part(claims)}."
+    for checker in (tokens(jwks), UnsecuredTokens(TokenRules())):
+        with pytest.raises(TokenRefused):
+            checker.check(text)
