@@ -28,6 +28,8 @@ _KNOWN_APIS = {
     SASL_AUTHENTICATE: Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, Family.SECURITY, Stage.OPENING),
     # what an Apache Kafka is asked for: where its controllers stand
     55: Api(55, "DescribeQuorum", 0, 2, 0, Family.METADATA),
+    # and for its share groups
+    77: Api(77, "ShareGroupDescribe", 1, 1, 0, Family.GROUP),
     **APIS,
 }
 

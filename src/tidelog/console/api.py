@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from tidelog.console.console import Console
 from tidelog.console.pages_cluster import access_facts, health_problems
-from tidelog.console.pages_groups import SORTS, group_rows, lag_rows
+from tidelog.console.pages_groups import SORTS, described_group, group_rows, lag_rows
 from tidelog.console.pages_topics import partition_rows, readers_of, topic_list
 from tidelog.console.parameters import choice
 from tidelog.console.snapshot import GroupView
@@ -118,7 +118,7 @@ def groups(console: Console, request: Request) -> Response:
 
 
 def group(console: Console, request: Request) -> Response:
-    view: GroupView = console.client.describe_group(request.path_params["group"])
+    view: GroupView = described_group(console, request.path_params["group"])
     rows = lag_rows(console, view)
     return JSONResponse(
         {

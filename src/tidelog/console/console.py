@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tidelog.console.faults import NOT_FOUND, UNAVAILABLE, UNREACHABLE_HINT, ConsoleFault
+from tidelog.console.group_client import GroupClient
 from tidelog.console.kafka_changes import KafkaChanges
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.protection import Token
@@ -66,7 +67,12 @@ class Console:
         self.client = KafkaClient(settings.bootstrap, properties, settings.timeout_seconds)
         self.changes = KafkaChanges(self.client)
         self.wire = WireClient(settings.bootstrap, properties)
-        self.watcher = Watcher(self.client, self.wire, settings.poll_seconds)
+        self.groups = GroupClient(self.wire)
+        # The watcher has links of its own: pages do not wait for its looks, nor it for pages.
+        self._watching = WireClient(settings.bootstrap, properties)
+        self.watcher = Watcher(
+            self.client, self._watching, GroupClient(self._watching), settings.poll_seconds
+        )
         self.reader = RecordReader(self.client)
         self.tails = Tails(self.client)
         self.token = Token()
@@ -83,6 +89,7 @@ class Console:
         self.watcher.stop()
         self.tails.close()
         self.wire.close()
+        self._watching.close()
 
     @property
     def view(self) -> View:

@@ -1,10 +1,10 @@
-"""Changes to a cluster through confluent-kafka: topics, settings, groups, records."""
+"""Changes to a cluster through confluent-kafka: topics, settings, records."""
 
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -14,7 +14,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidelog.client.offset_reset import ResetPlan
 from tidelog.console.faults import UNAVAILABLE, ConsoleFault, explained
 from tidelog.console.kafka_client import KafkaClient
 
@@ -64,32 +63,6 @@ class KafkaChanges:
                 [resource], request_timeout=self._client.timeout_seconds
             )
             self._client.outcome(futures[resource])
-
-    def delete_group(self, group_id: str) -> None:
-        with explained(f"group {group_id!r} was not deleted"):
-            futures = self._client.admin.delete_consumer_groups(
-                [group_id], request_timeout=self._client.timeout_seconds
-            )
-            self._client.outcome(futures[group_id])
-
-    def reset_offsets(self, plan: ResetPlan) -> int:
-        """Carry a plan out; how many offsets were moved."""
-        moved = [TopicPartition(move.topic, move.partition, move.new) for move in plan.moves if move.changes]
-        if not moved:
-            return 0
-        with explained(f"the offsets of group {plan.group!r} were not moved"):
-            futures = self._client.admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(plan.group, moved)],
-                request_timeout=self._client.timeout_seconds,
-            )
-            answered = self._client.outcome(futures[plan.group]).topic_partitions or []
-        for item in answered:
-            if item.error is not None:
-                raise ConsoleFault(
-                    f"{item.topic}-{item.partition} was not moved: {item.error.str()}",
-                    "Stop the members of the group first: a group that reads keeps its own offsets.",
-                )
-        return len(moved)
 
     def produce(
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers

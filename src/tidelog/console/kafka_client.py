@@ -7,13 +7,12 @@ for with a bound, and trouble is a ConsoleFault.
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
     TopicCollection,
@@ -27,11 +26,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidelog.console.faults import NOT_FOUND, ConsoleFault, explained
+from tidelog.console.faults import explained
 from tidelog.console.snapshot import (
     BrokerView,
     GroupView,
-    MemberView,
     PartitionView,
     Snapshot,
     TopicPartitionKey,
@@ -115,7 +113,7 @@ class KafkaClient:
     # The cluster
 
     def snapshot(self, groups: Mapping[str, GroupView]) -> Snapshot:
-        """Brokers and topics now, with the groups that are given: `groups` asks for those apart."""
+        """Brokers and topics now, with the groups that are given: `group_client` asks for those apart."""
         with explained(f"the cluster at {self.bootstrap} did not answer"):
             metadata = self.admin.list_topics(timeout=self.timeout_seconds)
         brokers = {
@@ -136,63 +134,6 @@ class KafkaClient:
         return Snapshot(
             metadata.cluster_id or "", controller, brokers, topics, dict(groups), time.time(), tuple(problems)
         )
-
-    def groups(self) -> tuple[dict[str, GroupView], list[str]]:
-        """Every group that is listed now, and what kept brokers from listing theirs."""
-        try:
-            listed = self.outcome(self.admin.list_consumer_groups(request_timeout=LOOK_SECONDS_MAX))
-        except (KafkaException, TimeoutError) as failure:
-            return {}, [f"groups cannot be listed: {failure}"]
-        found = {
-            item.group_id: GroupView(item.group_id, _word(item.state), _word(item.type))
-            for item in sorted(listed.valid, key=lambda item: item.group_id)
-        }
-        return found, [f"a broker did not list its groups: {error}" for error in listed.errors]
-
-    def describe_groups(self, group_ids: Sequence[str]) -> dict[str, GroupView]:
-        """Members and assignments; groups that cannot be described are left out."""
-        if not group_ids:
-            return {}
-        futures = self.admin.describe_consumer_groups(list(group_ids), request_timeout=LOOK_SECONDS_MAX)
-        found: dict[str, GroupView] = {}
-        for group_id, future in futures.items():
-            try:
-                found[group_id] = _group_view(self.outcome(future))
-            except (KafkaException, TimeoutError):
-                continue
-        return found
-
-    def describe_group(self, group_id: str) -> GroupView:
-        """One group; ConsoleFault where it is not known."""
-        with explained(f"group {group_id!r} cannot be described"):
-            futures = self.admin.describe_consumer_groups([group_id], request_timeout=self.timeout_seconds)
-            view = _group_view(self.outcome(futures[group_id]))
-        if view.state == "dead":
-            raise ConsoleFault(
-                f"there is no group {group_id!r}", "The list of groups shows those that are.", NOT_FOUND
-            )
-        return view
-
-    def committed(self, group_ids: Sequence[str]) -> dict[str, dict[TopicPartitionKey, int]]:
-        """Every offset that these groups have committed; groups that do not answer are left out."""
-        futures: dict[str, Future[Any]] = {}
-        # One request at a time for librdkafka, but all of them under way together.
-        for group_id in group_ids:
-            futures.update(
-                self.admin.list_consumer_group_offsets(
-                    [ConsumerGroupTopicPartitions(group_id)], request_timeout=LOOK_SECONDS_MAX
-                )
-            )
-        found: dict[str, dict[TopicPartitionKey, int]] = {}
-        for group_id, future in futures.items():
-            try:
-                listed = self.outcome(future).topic_partitions or []
-            except (KafkaException, TimeoutError):
-                continue
-            found[group_id] = {
-                (item.topic, item.partition): item.offset for item in listed if item.offset >= 0
-            }
-        return found
 
     # Offsets
 
@@ -267,10 +208,6 @@ def _ignore_error(error: Any) -> None:
     """librdkafka reports every lost connection here; calls have their own errors."""
 
 
-def _word(value: Any) -> str:
-    return "unknown" if value is None else str(value.name).replace("_", " ").lower()
-
-
 def _topic_view(topic: Any) -> TopicView:
     return TopicView(
         topic.topic,
@@ -279,41 +216,6 @@ def _topic_view(topic: Any) -> TopicView:
             for _, item in sorted(topic.partitions.items())
         ),
     )
-
-
-def _group_view(described: Any) -> GroupView:
-    members = tuple(
-        sorted(
-            (
-                MemberView(
-                    member.member_id,
-                    member.client_id,
-                    member.host,
-                    member.group_instance_id,
-                    _assigned(member.assignment),
-                    _assigned(member.target_assignment) if member.target_assignment is not None else None,
-                )
-                for member in described.members
-            ),
-            key=lambda member: (member.client_id, member.id),
-        )
-    )
-    coordinator = described.coordinator.id if described.coordinator is not None else None
-    return GroupView(
-        described.group_id,
-        _word(described.state),
-        _word(described.type),
-        members,
-        described.partition_assignor or "",
-        coordinator,
-        described=True,
-    )
-
-
-def _assigned(assignment: Any) -> tuple[TopicPartitionKey, ...]:
-    if assignment is None:
-        return ()
-    return tuple(sorted((item.topic, item.partition) for item in assignment.topic_partitions))
 
 
 def _setting_view(entry: Any) -> SettingView:

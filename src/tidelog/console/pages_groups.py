@@ -88,7 +88,7 @@ class LagRow:
 
 def lag_rows(console: Console, group: GroupView) -> list[LagRow]:
     """Every partition that a group has committed or is assigned, asked for now."""
-    committed = console.client.committed([group.id]).get(group.id, {})
+    committed = console.groups.committed([group.id]).get(group.id, {})
     owners = {item: member for member in group.members for item in member.assignment}
     keys = sorted(set(committed) | set(owners))
     known = console.snapshot().topics
@@ -106,8 +106,14 @@ def group_id_of(fields: Mapping[str, str]) -> str:
     return group_id
 
 
+def described_group(console: Console, group_id: str) -> GroupView:
+    """A group asked for now, in the way that its kind is asked for."""
+    known = console.snapshot().groups.get(group_id)
+    return console.groups.describe(group_id, "" if known is None else known.type)
+
+
 def group(console: Console, request: Request) -> Response:
-    view = console.client.describe_group(group_id_of(request.query_params))
+    view = described_group(console, group_id_of(request.query_params))
     rows = lag_rows(console, view)
     story = [
         event
@@ -132,7 +138,7 @@ def planned_reset(console: Console, group_id: str, fields: Mapping[str, str]) ->
     """The plan that a form describes, made from what the cluster says now; nothing is changed."""
     kind = choice(fields, "to", TARGETS)
     target = _target(kind, fields)
-    committed = console.client.committed([group_id]).get(group_id, {})
+    committed = console.groups.committed([group_id]).get(group_id, {})
     topic = fields.get("topic", "")
     keys: list[TopicPartitionKey] = sorted(key for key in committed if not topic or key[0] == topic)
     known = console.snapshot().topics
@@ -178,9 +184,9 @@ def _target(kind: str, fields: Mapping[str, str]) -> Target:
 
 def reset_page(console: Console, request: Request) -> Response:
     fields = dict(request.query_params)
-    view = console.client.describe_group(group_id_of(fields))
+    view = described_group(console, group_id_of(fields))
     plan = planned_reset(console, view.id, fields) if fields.get("preview") else None
-    committed = console.client.committed([view.id]).get(view.id, {})
+    committed = console.groups.committed([view.id]).get(view.id, {})
     return console.page(
         request,
         "group_reset.html",
@@ -202,9 +208,9 @@ def reset_group(console: Console, request: Request, form: Mapping[str, str]) -> 
         offsets = parse_offsets_csv(form.get("offsets", ""))
     except ValueError as fault:
         raise ConsoleFault(f"the previewed offsets cannot be read: {fault}", "Preview again.") from fault
-    committed = console.client.committed([group_id]).get(group_id, {})
+    committed = console.groups.committed([group_id]).get(group_id, {})
     plan = plan_reset(group_id, Target(TargetKind.FILE, offsets=offsets), committed, _ends(console, offsets))
-    count = console.changes.reset_offsets(plan)
+    count = console.groups.reset(plan)
     return console.done(f"/group?id={path_part(group_id)}", f"{plural(count, 'offset')} of {group_id} moved.")
 
 
@@ -212,5 +218,5 @@ def delete_group(console: Console, request: Request, form: Mapping[str, str]) ->
     group_id = group_id_of(form)
     if form.get("confirmation", "") != group_id:
         raise ConsoleFault("the name that was typed is not the group's", "Type it exactly as it is shown.")
-    console.changes.delete_group(group_id)
+    console.groups.delete(group_id)
     return console.done("/groups", f"Group {group_id} was deleted.")

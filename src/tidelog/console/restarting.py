@@ -1,7 +1,7 @@
 """Runs the console in a child process and starts it again when a crash ends it.
 
-librdkafka can abort the whole process when a connection breaks under an admin request about groups
-(confluentinc/librdkafka, issue 4605, pull request 5397): just when a broker dies and people want to look.
+The console reads with a library in C, librdkafka, and whoever watches a cluster wants to keep watching: its
+known abort (confluentinc/librdkafka, issue 4605) is avoided by `group_client`, others may exist.
 The listening socket belongs to the parent, so browsers connect again to the same address; the console's
 memory of events and samples begins anew. An end that is no crash is passed on.
 """
@@ -35,12 +35,16 @@ def run_restarted(run: Callable[[], None]) -> int:
     try:
         while True:
             started = time.monotonic()
+            # A signal that comes while we fork waits until both sides know what to do with it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, previous)
             child = os.fork()
             if child == 0:
                 for number, handler in previous.items():
                     signal.signal(number, handler)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, previous)
                 run()
                 os._exit(0)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, previous)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             child = 0
             if -code not in CRASHES:

@@ -83,6 +83,8 @@ class MemberView:
     instance_id: str | None
     assignment: tuple[TopicPartitionKey, ...]
     target: tuple[TopicPartitionKey, ...] | None = None
+    #: of the new protocols; behind the group's while it still gives partitions up
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class GroupView:
     assignor: str = ""
     coordinator: int | None = None
     described: bool = False
+    epoch: int | None = None
 
     @property
     def label(self) -> str:

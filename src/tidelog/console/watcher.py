@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from tidelog.console import events
 from tidelog.console.events import Event
 from tidelog.console.faults import ConsoleFault
+from tidelog.console.group_client import GroupClient
 from tidelog.console.history import History, Rates
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.snapshot import GroupView, Snapshot, TopicPartitionKey
@@ -57,11 +58,13 @@ class Watcher:
         self,
         client: KafkaClient,
         wire: WireClient,
+        groups: GroupClient,
         poll_seconds: float = POLL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._wire = wire
+        self._groups = groups
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._view = View()
@@ -157,7 +160,7 @@ class Watcher:
 
     def _with_groups(self, snapshot: Snapshot) -> Snapshot:
         """The groups now, with members of some of them in turn; the others keep what was known of them."""
-        listing, problems = self._client.groups()
+        listing, problems = self._groups.list_groups(snapshot.brokers)
         if problems:
             # A group that a broker did not list is not gone: its coordinator may be away.
             listing = {**snapshot.groups, **listing}
@@ -167,7 +170,7 @@ class Watcher:
             ids = (ids + ids)[start : start + GROUPS_SAMPLED_MAX]
             self._group_cursor = start + GROUPS_SAMPLED_MAX
         self._sampled_groups = ids
-        described = self._client.describe_groups(ids)
+        described = self._groups.describe_groups({group_id: listing[group_id].type for group_id in ids})
         groups: dict[str, GroupView] = {}
         for group_id, listed in listing.items():
             known = described.get(group_id) or snapshot.groups.get(group_id)
@@ -179,7 +182,7 @@ class Watcher:
 
     def _sample(self, snapshot: Snapshot) -> None:
         at = self._clock()
-        committed = self._client.committed(self._sampled_groups)
+        committed = self._groups.committed(self._sampled_groups)
         wanted = {key for offsets in committed.values() for key in offsets}
         alive = {
             (topic.name, partition.number)

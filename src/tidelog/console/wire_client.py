@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.cluster import Cluster
-from tidelog.client.faults import ClientFault, known_code
+from tidelog.client.faults import ClientFault, LinkFault, Refusal, known_code
 from tidelog.console.faults import BAD_GATEWAY, ConsoleFault, explained
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import consumer_fetch
@@ -92,16 +92,29 @@ class WireClient:
             if self._cluster is not None:
                 self._cluster.close()
 
-    def _asked(self, what: str, operation: Callable[[Cluster], Result]) -> Result:
+    def asked(self, what: str, operation: Callable[[Cluster], Result]) -> Result:
+        """Run an operation on the cluster, again where that may help; trouble is a ConsoleFault."""
         with self._lock, explained(what):
-            if self._cluster is None:
-                self._cluster = Cluster(ClientSettings.from_options(self._options))
-            cluster = self._cluster
+            cluster = self._made()
             return cluster.persist(lambda: operation(cluster))
+
+    def once(self, what: str, operation: Callable[[Cluster], Result]) -> Result:
+        """The same with one try: a look of the watcher does not wait for a broker that is away."""
+        with self._lock, explained(what):
+            try:
+                return operation(self._made())
+            except (LinkFault, Refusal):
+                self._made().forget_places()
+                raise
+
+    def _made(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(ClientSettings.from_options(self._options))
+        return self._cluster
 
     def probe(self) -> None:
         """Raise a ConsoleFault unless some broker can be spoken to."""
-        self._asked("no broker can be reached", lambda cluster: cluster.any_link().address)
+        self.asked("no broker can be reached", lambda cluster: cluster.any_link().address)
 
     def log_dirs(
         self, brokers: Iterable[int], topics: Mapping[str, list[int]] | None = None
@@ -120,7 +133,7 @@ class WireClient:
                 link = cluster.link_to(broker)
                 return link.request(DESCRIBE_LOG_DIRS, {"topics": asked}, lowest=1, highest=4)
 
-            answer = self._asked(f"broker {broker} did not describe its log dirs", ask)
+            answer = self.asked(f"broker {broker} did not describe its log dirs", ask)
             for folder in answer.results:
                 view, found = _log_dir(broker, folder, told=topics != {})
                 folders.append(view)
@@ -150,7 +163,7 @@ class WireClient:
                     for row in listed.transaction_states
                 ]
 
-            found += self._asked(f"broker {broker} did not list its transactions", ask)
+            found += self.asked(f"broker {broker} did not list its transactions", ask)
         return sorted(found, key=lambda view: (view.start_ms is None, view.start_ms, view.transactional_id))
 
     def quotas(self) -> list[QuotaView]:
@@ -161,7 +174,7 @@ class WireClient:
             return cluster.any_link().request(DESCRIBE_CLIENT_QUOTAS, fields, highest=1)
 
         try:
-            answer = self._asked("quotas cannot be read", ask)
+            answer = self.asked("quotas cannot be read", ask)
         except KeyError as failure:
             # The table of our client has the APIs that Tidelog serves; a build without quotas has no row.
             raise ConsoleFault("this console cannot ask for quotas", "", BAD_GATEWAY) from failure
@@ -200,7 +213,7 @@ class WireClient:
                 return bytes(row.records)
             return b""
 
-        return self._asked(f"the batch at {topic}-{partition} offset {offset} cannot be read", ask)
+        return self.asked(f"the batch at {topic}-{partition} offset {offset} cannot be read", ask)
 
 
 def _log_dir(broker: int, folder: Any, *, told: bool) -> tuple[LogDirView, list[ReplicaSize]]:

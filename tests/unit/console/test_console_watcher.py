@@ -33,13 +33,13 @@ class ScriptedCluster:
         self.probe()
         return replace(self.state, groups=dict(groups))
 
-    def groups(self) -> tuple[dict[str, GroupView], list[str]]:
+    def list_groups(self, brokers: dict[int, BrokerView]) -> tuple[dict[str, GroupView], list[str]]:
         self.during_groups()
         return dict(self.listing), list(self.problems)
 
-    def describe_groups(self, ids: list[str]) -> dict[str, GroupView]:
-        self.described.append(list(ids))
-        return {name: GroupView(name, "stable", "classic", self.members, described=True) for name in ids}
+    def describe_groups(self, types: dict[str, str]) -> dict[str, GroupView]:
+        self.described.append(list(types))
+        return {name: GroupView(name, "stable", "classic", self.members, described=True) for name in types}
 
     def committed(self, ids: list[str]) -> dict[str, dict[tuple[str, int], int]]:
         return {name: {("t", 0): 40} for name in ids}
@@ -50,7 +50,7 @@ class ScriptedCluster:
 
 def watcher_of(cluster: Any) -> tuple[Watcher, list[float]]:
     now = [1000.0]
-    return Watcher(cluster, cluster, clock=lambda: now[0]), now
+    return Watcher(cluster, cluster, cluster, clock=lambda: now[0]), now
 
 
 def texts(watcher: Watcher) -> list[str]:
