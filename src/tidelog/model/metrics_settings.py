@@ -14,8 +14,13 @@ METRICS_SETTINGS = (
     ),
     _broker(
         "tidelog.metrics.host", _STRING, "127.0.0.1", _MEDIUM,
-        "The address that tidelog.metrics.port listens on. There is no authentication: leave it on the "
-        "loopback, or let only the network of the monitoring reach it.",
+        "The address that tidelog.metrics.port listens on. Beyond the loopback set "
+        "tidelog.metrics.credentials.file, and let only the network of the monitoring reach it.",
+    ),
+    _broker(
+        "tidelog.metrics.credentials.file", _STRING, None, _MEDIUM,
+        "A file with a line user:password (basic authentication) or a token alone (bearer) for each who may "
+        "read /metrics and /events; everybody may when not set. It is read again when it changes.",
     ),
     _broker(
         "tidelog.metrics.topics.max", _INT, 1_000, _LOW,

@@ -7,8 +7,11 @@
   The body names each condition.
 - `/events?after=N`: the newest domain events with a number above N, as JSON.
 
-GET and HEAD only, and there is no authentication: it listens on the loopback unless told otherwise. Limits:
-`CONNECTIONS_MAX` connections, `REQUEST_BYTES_MAX` of request, `IDLE_SECONDS` of silence.
+With `tidelog.metrics.credentials.file` /metrics and /events are for whoever shows one of its passwords (basic
+authentication) or tokens (bearer); /healthz and /readyz are open to everybody. A wrong one is answered late.
+
+GET and HEAD only; it listens on the loopback unless told otherwise. Limits: `CONNECTIONS_MAX` connections,
+`REQUEST_BYTES_MAX` of request, `IDLE_SECONDS` of silence; who does not read its answers gets no more of them.
 """
 
 import asyncio
@@ -24,6 +27,7 @@ from tidelog.server.process_metrics import LoopProbe, connection_families, proce
 
 if TYPE_CHECKING:
     from tidelog.broker.scrape import Scrape
+    from tidelog.security.http_credentials import HttpCredentials
     from tidelog.server.edge import Edge
 
 CONNECTIONS_MAX = 64
@@ -32,7 +36,15 @@ IDLE_SECONDS = 30.0
 SLICE_NS = 1_000_000
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
+OPEN_PATHS = ("/healthz", "/readyz")
+#: trying passwords is slow, one at a time on a connection
+REFUSAL_DELAY_SECONDS = 0.1
 _HEAD_END = b"\r\n\r\n"
+_HEADERS = {
+    HTTPStatus.METHOD_NOT_ALLOWED: "Allow: GET, HEAD\r\n",
+    HTTPStatus.UNAUTHORIZED: 'WWW-Authenticate: Basic realm="tidelog", charset="UTF-8"\r\n'
+    'WWW-Authenticate: Bearer realm="tidelog"\r\n',
+}
 
 
 class Page(NamedTuple):
@@ -49,8 +61,10 @@ Answer = Callable[[Page], None]
 class MetricsEndpoint:
     """The listener of one broker."""
 
-    def __init__(self, edge: "Edge") -> None:
+    def __init__(self, edge: "Edge", credentials: "HttpCredentials | None" = None) -> None:
+        """Without `credentials` everybody may read everything."""
         self._edge = edge
+        self._credentials = credentials
         self._loop = edge.loop
         self._probe = LoopProbe(edge.loop)
         self._server: asyncio.Server | None = None
@@ -83,9 +97,17 @@ class MetricsEndpoint:
 
     # -- pages
 
-    def answer(self, target: str, then: Answer) -> None:
+    def answer(self, target: str, authorization: str, then: Answer) -> None:
         """Find the page of a request; `then` at once, or when it is made."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            then(Page(HTTPStatus.BAD_REQUEST, TEXT_TYPE, "not a path\n"))
+            return
+        if parts.path not in OPEN_PATHS and not self._may_read(authorization):
+            page = Page(HTTPStatus.UNAUTHORIZED, TEXT_TYPE, "a password or a token is needed\n")
+            self._loop.call_later(REFUSAL_DELAY_SECONDS if authorization else 0, then, page)
+            return
         match parts.path:
             case "/metrics":
                 self._answer_metrics(then)
@@ -99,6 +121,9 @@ class MetricsEndpoint:
                 then(
                     Page(HTTPStatus.NOT_FOUND, TEXT_TYPE, "there are /metrics, /healthz, /readyz, /events\n")
                 )
+
+    def _may_read(self, authorization: str) -> bool:
+        return self._credentials is None or self._credentials.accepts(authorization)
 
     def _readiness(self) -> Page:
         broker = self._edge.broker
@@ -163,7 +188,9 @@ class HttpConnection(asyncio.Protocol):
         self._endpoint = endpoint
         self._transport: asyncio.Transport | None = None
         self._received = b""
-        self._answering = False
+        self._answering = self._serving = False
+        #: the peer does not read: the next request waits until it has
+        self._full = False
         self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -194,18 +221,32 @@ class HttpConnection(asyncio.Protocol):
         if len(self._received) > REQUEST_BYTES_MAX:
             self.close()
             return
-        self._serve_next()
+        self._serve()
 
-    def _serve_next(self) -> None:
-        head, end, rest = self._received.partition(_HEAD_END)
-        if self._answering or not end:
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._serve()
+
+    def _serve(self) -> None:
+        """Serve whole requests for as long as each is answered at once; an answer does not go deeper."""
+        if self._serving:
             return
-        self._received = rest
+        self._serving = True
+        while not self._answering and not self._full and _HEAD_END in self._received:
+            head, _, self._received = self._received.partition(_HEAD_END)
+            self._answering = True
+            self._serve_one(head)
+        self._serving = False
+
+    def _serve_one(self, head: bytes) -> None:
         self._wait()
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         headers = {
-            name.strip().lower(): value.strip().lower()
+            name.strip().lower(): value.strip()
             for name, _, value in (line.partition(":") for line in lines[1:])
         }
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
@@ -213,28 +254,33 @@ class HttpConnection(asyncio.Protocol):
             return
         method, target, version = words
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-        keeps = version != "HTTP/1.0" and headers.get("connection") != "close" and not has_body
+        keeps = version != "HTTP/1.0" and headers.get("connection", "").lower() != "close" and not has_body
         if method not in ("GET", "HEAD"):
             page = Page(HTTPStatus.METHOD_NOT_ALLOWED, TEXT_TYPE, "GET or HEAD only\n")
             self._send(page, method, keeps=False)
             return
-        self._answering = True
-        self._endpoint.answer(target, lambda page: self._send(page, method, keeps=keeps))
+        authorization = headers.get("authorization", "")
+
+        def send(page: Page) -> None:
+            self._send(page, method, keeps=keeps)
+            self._serve()
+
+        self._endpoint.answer(target, authorization, send)
 
     def _send(self, page: Page, method: str, *, keeps: bool) -> None:
         self._answering = False
         if self._transport is None:
+            self._received = b""
             return
         body = page.body.encode()
         connection = "keep-alive" if keeps else "close"
-        allow = "Allow: GET, HEAD\r\n" if page.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+        more = _HEADERS.get(page.status, "")
         head = (
             f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
-            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n{allow}"
+            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n{more}"
             f"Connection: {connection}\r\n\r\n"
         )
         self._transport.write(head.encode() + (b"" if method == "HEAD" else body))
         if not keeps:
+            self._received = b""
             self._transport.close()
-        elif self._received:
-            self._serve_next()

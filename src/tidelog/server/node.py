@@ -6,6 +6,7 @@ import logging
 import resource
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ from tidelog.server.worker_threads import WorkerThreads
 from tidelog.storage.disk import OsDisk
 
 if TYPE_CHECKING:
+    from tidelog.security.http_credentials import HttpCredentials
     from tidelog.security.listeners import ListenerSecurity
     from tidelog.server.metrics_endpoint import MetricsEndpoint
     from tidelog.server.peer_login import PeerSecurity
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 AUTHENTICATION_THREADS = 2
 STOP_GRACE_SECONDS = 2.0
 DESCRIPTORS_WANTED = 1 << 16
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 class ListenError(OSError):
@@ -137,7 +140,7 @@ class Node:
             self.settings.get_str("tidelog.metrics.host"),
             self.settings.get_int("tidelog.metrics.port"),
         )
-        self.metrics = MetricsEndpoint(edge)
+        self.metrics = MetricsEndpoint(edge, _metrics_credentials(self.settings, host))
         try:
             await self.metrics.start(host, port)
         except OSError as fault:
@@ -187,6 +190,23 @@ class Node:
 def _ignore(result: BaseException | None) -> None:
     if isinstance(result, BaseException):
         log.warning("importing the message schemas ahead of use failed: %s", result)
+
+
+def _metrics_credentials(settings: BrokerSettings, host: str) -> "HttpCredentials | None":
+    """Who may read the metrics; None for everybody. Raises ListenError for a file that cannot be used."""
+    path = settings.get("tidelog.metrics.credentials.file")
+    if not path:
+        if host not in LOOPBACK_HOSTS:
+            log.warning(
+                "everybody who reaches %s can read the metrics: set tidelog.metrics.credentials.file", host
+            )
+        return None
+    from tidelog.security.http_credentials import CredentialsUnusable, HttpCredentials
+
+    try:
+        return HttpCredentials(Path(str(path)))
+    except CredentialsUnusable as fault:
+        raise ListenError(errno.EINVAL, f"tidelog.metrics.credentials.file: {fault}") from fault
 
 
 def _secured_listeners(settings: BrokerSettings) -> "dict[str, ListenerSecurity]":

@@ -1,11 +1,13 @@
 """The HTTP side of metrics, against a broker with real sockets."""
 
+import base64
 import contextlib
 import http.client
 import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from prometheus_text import read, value
 
 from tidelog.broker.metric_families import FAMILIES
 from tidelog.model.settings import BrokerSettings
-from tidelog.server.metrics_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX
+from tidelog.security.certificates import write_secret
+from tidelog.server.metrics_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpConnection
 from tidelog.server.node import ListenError
 from tidelog.server.process import BrokerThread
 
@@ -213,3 +216,94 @@ class TestSettings:
         host, _, port = info.metrics.removeprefix("http://").removesuffix("/metrics").rpartition(":")
         with pytest.raises(OSError):
             socket.create_connection((host, int(port)), timeout=1).close()
+
+
+class TestHostileReaders:
+    def test_hundreds_of_requests_at_once_do_not_go_deep(
+        self, address: tuple[str, int], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        request = b"GET /healthz HTTP/1.1\r\n\r\n"
+        count = REQUEST_BYTES_MAX // len(request) - 1
+        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+            sock.sendall(request * count + b"GET /healthz HTTP/1.0\r\n\r\n")
+            received = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+        assert received.count(b"200 OK") == count + 1
+        assert "Traceback" not in caplog.text and not caplog.records
+
+    def test_who_does_not_read_is_not_answered_without_end(
+        self, address: tuple[str, int], broker: BrokerThread
+    ) -> None:
+        """Hundreds of pages of metrics are asked for, 40 KB each; only as many are made as find room."""
+        assert broker.node is not None and broker.node.metrics is not None
+        endpoint = broker.node.metrics
+        others = set(endpoint.connections)
+        with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            request = b"GET /metrics HTTP/1.1\r\n\r\n"
+            sock.sendall(request * (REQUEST_BYTES_MAX // len(request)))
+            deadline = time.monotonic() + TIMEOUT_SECONDS
+            asked: HttpConnection | None = None
+            while time.monotonic() < deadline and (asked is None or not asked._full):
+                asked = next(iter(endpoint.connections - others), None)
+                time.sleep(0.01)
+            assert asked is not None and asked._transport is not None
+            assert asked._full and asked._transport.get_write_buffer_size() < 1 << 20
+        assert value(read(get(http.client.HTTPConnection(*address), "/metrics")[2]), "process_open_fds") > 3
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    folder = tmp_path_factory.mktemp("guarded")
+    write_secret(folder / "credentials", "prometheus:let me in\ntoken-of-today\n")
+    more = {"tidelog_metrics_credentials_file": str(folder / "credentials")}
+    thread = BrokerThread(settings(folder / "data", **more))
+    info = thread.start()
+    host, _, port = info.metrics.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+    yield host, int(port)
+    thread.stop()
+
+
+class TestAuthentication:
+    @staticmethod
+    def status(
+        address: tuple[str, int], path: str, authorization: str | None
+    ) -> tuple[int, list[str] | None]:
+        client = http.client.HTTPConnection(*address, timeout=TIMEOUT_SECONDS)
+        client.request("GET", path, headers={} if authorization is None else {"Authorization": authorization})
+        response = client.getresponse()
+        response.read()
+        client.close()
+        return response.status, response.headers.get_all("WWW-Authenticate")
+
+    @pytest.mark.parametrize("path", ["/metrics", "/events", "/events?after=0", "/nothing", "//metrics"])
+    def test_nothing_without_credentials(self, guarded: tuple[str, int], path: str) -> None:
+        status, schemes = self.status(guarded, path, None)
+        assert status == 401 and schemes is not None
+        assert [scheme.split()[0] for scheme in schemes] == ["Basic", "Bearer"]
+        for wrong in ("Bearer nothing", "Basic bm9ib2R5Om5vdGhpbmc=", "token-of-today"):
+            assert self.status(guarded, path, wrong)[0] == 401
+
+    def test_health_is_open(self, guarded: tuple[str, int]) -> None:
+        assert [self.status(guarded, path, None)[0] for path in ("/healthz", "/readyz")] == [200, 200]
+
+    def test_a_password_and_a_token(self, guarded: tuple[str, int]) -> None:
+        password = "Basic " + base64.b64encode(b"prometheus:let me in").decode()
+        for authorization in (password, "Bearer token-of-today"):
+            assert self.status(guarded, "/metrics", authorization)[0] == 200
+            assert self.status(guarded, "/events", authorization)[0] == 200
+
+    def test_a_file_for_everybody_stops_the_start(self, tmp_path: Path) -> None:
+        path = tmp_path / "credentials"
+        path.write_text("token\n")
+        path.chmod(0o644)
+        with pytest.raises(ListenError, match="everybody"):
+            BrokerThread(settings(tmp_path, tidelog_metrics_credentials_file=str(path))).start()
+
+    def test_an_open_endpoint_beyond_the_loopback_is_warned_of(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        thread = BrokerThread(settings(tmp_path, tidelog_metrics_host="0.0.0.0"))
+        thread.start()
+        thread.stop()
+        assert "tidelog.metrics.credentials.file" in caplog.text
+        assert BrokerSettings.resolve({}).get("tidelog.metrics.host") == "127.0.0.1"
