@@ -247,6 +247,11 @@ class TestHostileReaders:
                 asked = next(iter(endpoint.connections - others), None)
                 time.sleep(0.01)
             assert asked is not None and asked._transport is not None
+            # While others are served it would be as well, if it were.
+            other = http.client.HTTPConnection(*address, timeout=TIMEOUT_SECONDS)
+            for _ in range(60):
+                assert get(other, "/metrics")[0] == 200
+            other.close()
             assert asked._full and asked._transport.get_write_buffer_size() < 1 << 20
         assert value(read(get(http.client.HTTPConnection(*address), "/metrics")[2]), "process_open_fds") > 3
 
