@@ -233,7 +233,7 @@ class TestHostileReaders:
     def test_who_does_not_read_is_not_answered_without_end(
         self, address: tuple[str, int], broker: BrokerThread
     ) -> None:
-        """Hundreds of pages of metrics are asked for, 40 KB each; only as many are made as find room."""
+        """Hundreds of pages of metrics are asked for, more than the kernel takes; only as many are made as find room."""
         assert broker.node is not None and broker.node.metrics is not None
         endpoint = broker.node.metrics
         others = set(endpoint.connections)
@@ -252,7 +252,7 @@ class TestHostileReaders:
             for _ in range(60):
                 assert get(other, "/metrics")[0] == 200
             other.close()
-            assert asked._full and asked._transport.get_write_buffer_size() < 1 << 20
+            assert asked._full and asked._transport.get_write_buffer_size() < 128 << 10
         assert value(read(get(http.client.HTTPConnection(*address), "/metrics")[2]), "process_open_fds") > 3
 
 
