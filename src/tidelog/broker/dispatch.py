@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.fetch_shapes import FetchShape
 from tidelog.broker.parking import Parked
 from tidelog.broker.produce_shapes import ProduceShape
 from tidelog.broker.submitting import CONTROLLER_COMMAND_KEY
@@ -51,6 +52,7 @@ class ConnectionContext:
         "client_id_length",
         "client_id_raw",
         "encrypted",
+        "fetch_shape",
         "frame_bytes_max",
         "gate",
         "host",
@@ -89,9 +91,12 @@ class ConnectionContext:
         #: shapes of earlier Produce requests, and how long the last one was (see produce_shapes)
         self.produce_shapes: dict[bytes, ProduceShape] = {}
         self.produce_shape_end = 0
+        #: the shape of the last Fetch request, if it has one (see fetch_shapes)
+        self.fetch_shape: FetchShape | None = None
 
     def forget_shapes(self) -> None:
-        """Let the next Produce request go the long way: what was allowed may not be any more."""
+        """Let the next Produce or Fetch request go the long way: what was allowed may not be any more."""
+        self.fetch_shape = None
         self.produce_shapes.clear()
         self.produce_shape_end = 0
 

@@ -158,6 +158,17 @@ def _decode(buffer: memoryview, position: int, version: int) -> FetchRequest:
     )
 
 
+def offset_position(buffer: memoryview, position: int, version: int) -> int:
+    """Where the offset of the first partition lies, in a request that was decoded before."""
+    position += (4 if version <= 14 else 0) + (_TOP_V7 if version >= FIRST_SESSION else _TOP_V4).size
+    read_length = read_compact_array_length if version >= FIRST_FLEXIBLE else read_array_length
+    _, position = read_length(buffer, position)
+    _, position = _decode_topic_key(buffer, position, version)
+    _, position = read_length(buffer, position)
+    # index, [current leader epoch]
+    return position + (8 if version >= 9 else 4)
+
+
 def _decode_topic_key(buffer: memoryview, position: int, version: int) -> tuple[str | UUID, int]:
     if version >= FIRST_TOPIC_ID:
         return read_uuid(buffer, position)

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from tidelog.broker.dispatch import ConnectionContext
 from tidelog.broker.fetch_sessions import FetchSession, PartitionKey
+from tidelog.broker.fetch_shapes import FetchShape, has_shape
 from tidelog.broker.follower_feeds import fetch_for_follower, note_fetch
 from tidelog.broker.parking import Waiter, Watched
 from tidelog.broker.partition import Partition
@@ -265,6 +266,11 @@ def handle(
     position: int,
 ) -> Chunks | Waiter:
     """Answer with what there is, or wait for more."""
+    shape = context.fetch_shape
+    if shape is not None and shape.version == version:
+        answer = shape.answer(broker, correlation_id, frame, position)
+        if answer is not None:
+            return answer
     request = decode_request(frame, position, version)
     now_ms = broker.clock.now_ms()
     if request.replica_id >= 0:
@@ -288,6 +294,8 @@ def handle(
         or not collected.found
         or broker.parking.full
     ):
+        if collected.sent and has_shape(broker, request, version):
+            context.fetch_shape = FetchShape(broker, request, version, frame, position)
         return plan.encode(collected)
     offsets: dict[Partition, int] = {}
     available: dict[Partition, int] = {}
