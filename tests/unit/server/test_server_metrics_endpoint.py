@@ -233,7 +233,7 @@ class TestHostileReaders:
     def test_who_does_not_read_is_not_answered_without_end(
         self, address: tuple[str, int], broker: BrokerThread
     ) -> None:
-        """Hundreds of pages of metrics are asked for, more than the kernel takes; only as many are made as find room."""
+        """More pages are asked for than the kernel takes; only as many are made as find room."""
         assert broker.node is not None and broker.node.metrics is not None
         endpoint = broker.node.metrics
         others = set(endpoint.connections)
