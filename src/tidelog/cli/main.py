@@ -22,6 +22,7 @@ COMMANDS = {
     "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),
     "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
+    "lab": CommandEntry("tidelog.cli.lab:lab", "Learn on a real cluster that is shown, broken and checked."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "metrics": CommandEntry("tidelog.cli.metrics:metrics", "Write configuration for Prometheus and Grafana."),
     "zookeeper": CommandEntry("tidelog.cli.zookeeper:zookeeper", "Run a real ZooKeeper for development."),

@@ -1,0 +1,197 @@
+"""`tidelog lab`: scenarios on a real local cluster, told in the terminal."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.errors import CommandError
+from tidelog.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelog.lab.scenario import Scenario, ScenarioResult
+
+PROGRESS_FILE = "tidelog/lab-tour.json"
+
+
+@click.group()
+def lab() -> None:
+    """Learn on a real cluster of your own: it is started, shown, broken and checked for you.
+
+    \b
+    Examples:
+      tidelog lab list
+      tidelog lab run acks
+      tidelog lab tour
+    """
+
+
+@lab.command("list")
+@json_option
+def list_scenarios(as_json: bool) -> None:
+    """List the scenarios in the order of the tour.
+
+    \b
+    Examples:
+      tidelog lab list
+      tidelog lab list --json
+    """
+    from tidelog.lab import catalog
+
+    scenarios = list(catalog.all_scenarios())
+    if as_json:
+        print_json([scenario.as_json() for scenario in scenarios])
+        return
+    print_table(
+        ("name", "minutes", "brokers", "what it is about"),
+        [(found.name, found.minutes, found.brokers, found.title) for found in scenarios],
+    )
+    click.echo(
+        f"{sum(found.minutes for found in scenarios)} minutes in all; 'tidelog lab tour' goes through them."
+    )
+
+
+@lab.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--auto", is_flag=True, help="Do not wait for a key between steps.")
+@json_option
+def run(names: tuple[str, ...], auto: bool, as_json: bool) -> None:
+    """Run scenarios; the exit code is 1 if a check did not hold.
+
+    \b
+    Examples:
+      tidelog lab run keys-and-ordering
+      tidelog lab run acks min-insync --auto
+      tidelog lab run compaction --json
+    """
+    results = _run_all([_load(name) for name in names], auto=auto, as_json=as_json)
+    _end(results, as_json)
+
+
+@lab.command("all")
+@json_option
+def run_all(as_json: bool) -> None:
+    """Run every scenario without waiting for keys, and say how long each took.
+
+    \b
+    Examples:
+      tidelog lab all
+      tidelog lab all --json
+    """
+    from tidelog.lab import catalog
+
+    results = _run_all(list(catalog.all_scenarios()), auto=True, as_json=as_json)
+    if not as_json:
+        click.echo()
+        rows = [(found.scenario.name, str(found.outcome), f"{found.seconds:.1f}") for found in results]
+        print_table(("scenario", "outcome", "seconds"), rows)
+        click.echo(f"{sum(found.seconds for found in results):.0f} s in all")
+    _end(results, as_json)
+
+
+@lab.command()
+@click.option("--auto", is_flag=True, help="Do not wait for a key between steps.")
+@click.option("--restart", is_flag=True, help="Begin at the first scenario again.")
+def tour(auto: bool, restart: bool) -> None:
+    """Go through all scenarios in order; stop with q, and the next 'tidelog lab tour' goes on from there.
+
+    \b
+    Examples:
+      tidelog lab tour
+      tidelog lab tour --restart
+    """
+    from tidelog.lab import catalog
+    from tidelog.lab.scenario import Outcome
+
+    progress = Progress(restart)
+    names = catalog.names()
+    left = [name for name in names if name not in progress.done]
+    if not left:
+        click.echo("You have been through all of it; 'tidelog lab tour --restart' begins again.")
+        return
+    click.echo(
+        f"The tour has {len(names)} scenarios; {len(names) - len(left)} are done. q stops; it goes on later."
+    )
+    for name in left:
+        [result] = _run_all([_load(name)], auto=auto, as_json=False)
+        if result.outcome is Outcome.STOPPED:
+            click.echo(f"'tidelog lab tour' goes on with {name}.")
+            return
+        if result.outcome is Outcome.FAILED:
+            raise click.exceptions.Exit(1)
+        progress.finish(name)
+    click.echo("That was all of it.")
+
+
+class Progress:
+    """What of the tour is done, kept in a file of the user's state folder."""
+
+    def __init__(self, restart: bool) -> None:
+        self.path = _state_folder() / PROGRESS_FILE
+        self.done: list[str] = []
+        if restart:
+            self.path.unlink(missing_ok=True)
+        elif self.path.exists():
+            self.done = self._read()
+
+    def finish(self, name: str) -> None:
+        self.done.append(name)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({"done": self.done}))
+
+    def _read(self) -> list[str]:
+        try:
+            return [str(name) for name in json.loads(self.path.read_text())["done"]]
+        except (ValueError, KeyError, TypeError) as fault:
+            raise CommandError(
+                f"{self.path} cannot be read: {fault}", "begin again with 'tidelog lab tour --restart'"
+            ) from fault
+
+
+def _state_folder() -> Path:
+    import os
+
+    chosen = os.environ.get("XDG_STATE_HOME")
+    return Path(chosen) if chosen else Path.home() / ".local" / "state"
+
+
+def _load(name: str) -> "Scenario":
+    from tidelog.lab import catalog
+
+    try:
+        return catalog.load(name)
+    except LookupError as fault:
+        raise CommandError(str(fault), "'tidelog lab list' shows them all") from fault
+
+
+def _run_all(scenarios: "list[Scenario]", *, auto: bool, as_json: bool) -> "list[ScenarioResult]":
+    from tidelog.lab.narrator import TerminalNarrator
+    from tidelog.lab.runner import SilentNarrator, run_scenario
+    from tidelog.lab.scenario import Outcome
+    from tidelog.testing.broker import BrokerNotStarted
+
+    narrator = SilentNarrator() if as_json else TerminalNarrator(auto=auto)
+    results = []
+    for scenario in scenarios:
+        try:
+            results.append(run_scenario(scenario, narrator))
+        except BrokerNotStarted as fault:
+            raise CommandError(
+                f"the cluster of {scenario.name} did not start: {fault}", "see above"
+            ) from fault
+        if results[-1].outcome is Outcome.STOPPED:
+            break
+    return results
+
+
+def _end(results: "list[ScenarioResult]", as_json: bool) -> None:
+    from tidelog.lab.scenario import Outcome
+
+    if as_json:
+        print_json([found.as_json() for found in results])
+    sys.stdout.flush()
+    only_unavailable = len(results) == 1 and results[0].outcome is Outcome.UNAVAILABLE
+    if only_unavailable or any(found.outcome is Outcome.FAILED for found in results):
+        raise click.exceptions.Exit(1)

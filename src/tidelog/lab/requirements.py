@@ -1,0 +1,42 @@
+"""What some scenarios need beyond the plain install, and what to say to a person who does not have it."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog.lab.scenario import Scenario
+
+
+class Requirement(NamedTuple):
+    """How to find out whether it is there, and how to get it."""
+
+    present: Callable[[], bool]
+    advice: str
+
+
+def _spark() -> bool:
+    return importlib.util.find_spec("pyspark") is not None
+
+
+def _java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (home is not None and (Path(home) / "bin" / "java").exists())
+
+
+def _security() -> bool:
+    return importlib.util.find_spec("cryptography") is not None
+
+
+REQUIREMENTS = {
+    "spark": Requirement(_spark, "Spark is not installed: pip install 'tidelog[spark]'"),
+    "java": Requirement(_java, "Spark needs Java 17: install a JRE, for example openjdk-17-jre-headless"),
+    "security": Requirement(_security, "certificates need: pip install 'tidelog[security]'"),
+}
+
+
+def missing(scenario: Scenario) -> list[str]:
+    """Advice for everything that the scenario needs and that is not here."""
+    return [REQUIREMENTS[name].advice for name in scenario.needs if not REQUIREMENTS[name].present()]
