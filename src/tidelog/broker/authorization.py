@@ -137,6 +137,13 @@ class Authorization:
         """Whether the peer may do this to at least one resource of a type."""
         return self._index.allows_any(context.principal, context.host, operation, kind)
 
+    def described_topics(self, context: "ConnectionContext") -> Callable[[str], bool]:
+        """Which topics the peer may know of, now and later; it asked for none by name, so denials are not
+        logged."""
+        principal, host = context.principal, context.host
+        kind, describe = ResourceType.TOPIC, AclOperation.DESCRIBE
+        return lambda name: self._index.allows(principal, host, describe, kind, name)
+
     def operations(self, context: "ConnectionContext", kind: ResourceType, name: str) -> int:
         """What the peer may do to a resource, one bit for each operation."""
         principal, host = context.principal, context.host

@@ -5,7 +5,7 @@ caller's: `new_member_suffix` is the random part of a member id, so that the mac
 chance.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from tidelog.groups.consumer_schemas import Partitions
@@ -93,6 +93,8 @@ class ConsumerHeartbeat:
     owned: Partitions | None = None
     new_member_id: str = ""
     """For a member that comes without an id, which only version 0 allows."""
+    may_describe: Callable[[str], bool] | None = None
+    """Which topics the member may know of, where that is limited: an expression matches no others."""
 
     @property
     def is_full(self) -> bool:

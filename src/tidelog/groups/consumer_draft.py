@@ -127,17 +127,19 @@ class Draft:
     def refresh_topics(
         self, topics: Mapping[str, TopicImage], metadata_version: int, resolve: Resolve, now_ms: int
     ) -> bool:
-        """Bring expressions and topics up to date; True if the topics the group reads have changed."""
+        """Bring expressions and topics up to date; True if the topics a member reads have changed."""
         group = self.group
         wanted = dict.fromkeys(
             member.subscribed_topic_regex
             for member in group.members.values()
             if member.subscribed_topic_regex
         )
+        matches_changed = False
         for expression in wanted:
             assert expression is not None
             names, known = resolve(expression), group.regexes.get(expression)
             if known is None or known.topics != names:
+                matches_changed = matches_changed or known is not None
                 self.put_regex(expression, ResolvedRegex(names, metadata_version, now_ms))
         for expression in [known for known in group.regexes if known not in wanted]:
             self.put_regex(expression, None)
@@ -146,10 +148,10 @@ class Draft:
             for name in group.subscribed()
             if name in topics
         }
-        if existing == group.topics:
-            return False
-        self.put_topics(existing)
-        return True
+        if existing != group.topics:
+            self.put_topics(existing)
+            return True
+        return matches_changed
 
     def compute_targets(self, default_assignor: str) -> None:
         """A new target assignment for the group's epoch; only what changed is written."""

@@ -13,6 +13,7 @@ Every member always has its session timer armed. Either timer removes the member
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from tidelog.groups import consumer_responses
 from tidelog.groups.classic_group import ClassicGroup
@@ -66,6 +67,7 @@ class ConsumerRequests:
         "_outbox",
         "_rebalances",
         "_resolved",
+        "_rights",
         "rejoining",
     )
 
@@ -85,6 +87,9 @@ class ConsumerRequests:
         self._checked: dict[str, ClusterImage] = {}
         """The metadata each group's subscriptions were last held against."""
         self._resolved: dict[str, tuple[str, ...]] = {}
+        self._rights: dict[tuple[str, str], Callable[[str], bool]] = {}
+        """Which topics members may know of, by group and member, as of their last heartbeats; an expression
+        of several members matches what all of them may. Not durable: members are heard of soon."""
         self.rejoining: dict[tuple[str, str], None] = {}
         """Classic members that have been told to rejoin; the first telling starts the clock."""
 
@@ -171,6 +176,7 @@ class ConsumerRequests:
             or group.epoch != group.assignment_epoch
             or not group.is_reconciled(command.member_id)
             or self._checked.get(command.group_id) is not self._image
+            or (command.may_describe is not None and (group.group_id, command.member_id) not in self._rights)
             or command.instance_id not in (None, member.instance_id)
             or _updated(member, command) != member
         ):
@@ -196,6 +202,7 @@ class ConsumerRequests:
         if refused is not None:
             return refused
         before = draft.group.current_of(member_id)
+        self._note_rights(command, member_id)
         self.update_member(
             draft, member_id, _updated(draft.group.members.get(member_id, _NEW_MEMBER), command), now_ms
         )
@@ -296,6 +303,16 @@ class ConsumerRequests:
 
     # ------------------------------------------------------------ what a member changes
 
+    def _note_rights(self, command: ConsumerHeartbeat, member_id: str) -> None:
+        member = (command.group_id, member_id)
+        if command.may_describe is None:
+            self._rights.pop(member, None)
+            return
+        if member not in self._rights:
+            # It may know of less than the expressions of the group were taken for.
+            self._checked.pop(command.group_id, None)
+        self._rights[member] = command.may_describe
+
     def update_member(self, draft: Draft, member_id: str, updated: MemberMetadata, now_ms: int) -> None:
         """Write the member, and with it a new epoch and target where subscriptions or topics changed."""
         group = draft.group
@@ -315,7 +332,8 @@ class ConsumerRequests:
         """Hold the subscriptions against the metadata; the epoch grows if either has `changed`."""
         image = self._image
         draft.is_refreshed = True
-        if draft.refresh_topics(image.topics, image.version, self._resolve, now_ms) or changed:
+        resolve = partial(self._resolve_for, draft.group)
+        if draft.refresh_topics(image.topics, image.version, resolve, now_ms) or changed:
             draft.bump_epoch()
             fields = {
                 "group": draft.group.group_id,
@@ -324,6 +342,15 @@ class ConsumerRequests:
             }
             cause = "members or subscriptions changed" if changed else "topics changed"
             self._outbox.event("consumer group has a new epoch", fields, cause)
+
+    def _resolve_for(self, group: ConsumerGroup, expression: str) -> tuple[str, ...]:
+        """The topics of an expression that every member who has it may know of."""
+        names = self._resolve(expression)
+        for member_id, member in group.members.items() if self._rights else ():
+            may_describe = self._rights.get((group.group_id, member_id))
+            if may_describe is not None and member.subscribed_topic_regex == expression:
+                names = tuple(filter(may_describe, names))
+        return names
 
     def _resolve(self, expression: str) -> tuple[str, ...]:
         names = self._resolved.get(expression)
@@ -370,6 +397,7 @@ class ConsumerRequests:
     def timer_fired(self, kind: str, group_id: str, member_id: str, now_ms: int) -> None:
         group = self._durable.consumer_groups.get(group_id)
         if group is None or member_id not in group.members:
+            self._rights.pop((group_id, member_id), None)
             return
         state = group.current_of(member_id).state
         if kind == REBALANCE and state is not MemberState.UNREVOKED_PARTITIONS:
@@ -456,6 +484,7 @@ class ConsumerRequests:
 
     def cancel_timers(self, group_id: str, member_id: str) -> None:
         self.rejoining.pop((group_id, member_id), None)
+        self._rights.pop((group_id, member_id), None)
         for kind in _REASONS:
             self._outbox.cancel_timer((kind, group_id, member_id))
 

@@ -558,3 +558,32 @@ def test_denials_are_logged_but_do_not_fill_the_disk(caplog: pytest.LogCaptureFi
         node.handle(fetch_frame("one-more", 0))
         node.handle(fetch_frame("one-more", 0))
     assert len(caplog.records) == 101
+
+
+def test_an_expression_matches_what_its_member_may_describe() -> None:
+    """KIP-848: neither the assignment nor the description of the group tells of other topics."""
+    node = GuardedNode(auto_create_topics_enable="false")
+    node.be("root")
+    node.call("FindCoordinator", 3, {"key": "team", "key_type": 0})
+    node.allow("alice", AclOperation.READ, GROUP, "team")
+    node.allow("alice", AclOperation.READ, TOPIC, "open")
+    node.be("alice")
+    ids = {name: node.broker.image.topics[name].topic_id for name in ("open", "secret")}
+    fields = {**requests_of("ConsumerGroupHeartbeat", "team", None), "subscribed_topic_names": None}
+    joined_group = node.call("ConsumerGroupHeartbeat", 1, {**fields, "subscribed_topic_regex": ".*"})
+    assert [topic.topic_id for topic in joined_group.assignment.topic_partitions] == [ids["open"]]
+    beat = {
+        "group_id": "team",
+        "member_id": "m",
+        "member_epoch": joined_group.member_epoch,
+        "rebalance_timeout": -1,
+        "subscribed_topic_names": None,
+        "topic_partitions": None,
+    }
+    node.allow("alice", AclOperation.DESCRIBE, TOPIC, "secret")
+    more = node.call("ConsumerGroupHeartbeat", 1, beat)
+    assert {topic.topic_id for topic in more.assignment.topic_partitions} == set(ids.values())
+    node.allow("alice", AclOperation.DESCRIBE, TOPIC, "secret", permission=DENY)
+    beat["member_epoch"] = more.member_epoch
+    less = node.call("ConsumerGroupHeartbeat", 1, beat)
+    assert [topic.topic_id for topic in less.assignment.topic_partitions] == [ids["open"]]

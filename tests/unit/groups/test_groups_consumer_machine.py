@@ -489,3 +489,73 @@ def test_those_who_wait_in_a_classic_group_are_told_of_the_upgrade(desk: Consume
     desk.enter("a")
     assert desk.answers[token]["error_code"] is ErrorCode.REBALANCE_IN_PROGRESS
     assert not desk.machine.groups
+
+
+# ---------------------------------------------------------------- expressions and rights
+
+
+def matched(desk: ConsumerDesk, member_id: str) -> set[UUID]:
+    """The topics that a member is to read."""
+    return {topic_id for topic_id, _ in desk.group.target_of(member_id)}
+
+
+def enter_by_expression(desk: ConsumerDesk, member_id: str, *names: str, expression: str = ".*") -> Any:
+    may_describe = set(names).__contains__
+    return desk.enter(
+        member_id,
+        subscribed_topic_names=None,
+        subscribed_topic_regex=expression,
+        may_describe=may_describe,
+    )
+
+
+def test_an_expression_matches_what_the_member_may_describe(desk: ConsumerDesk) -> None:
+    desk.machine.observe(image(2, t=2, u=2))
+    enter_by_expression(desk, "a", "t")
+    assert matched(desk, "a") == {T}
+    assert desk.group.regexes[".*"].topics == ("t",), "nor is it written down"
+
+
+def test_an_expression_of_two_members_matches_what_both_may_describe(desk: ConsumerDesk) -> None:
+    desk.machine.observe(image(2, t=2, u=2))
+    enter_by_expression(desk, "a", "t", "u")
+    assert matched(desk, "a") == {T, U}
+    enter_by_expression(desk, "b", "t")
+    assert matched(desk, "a") | matched(desk, "b") == {T}
+    desk.beat("b", -1)
+    desk.beat("a", desk.group.current_of("a").epoch, may_describe={"t", "u"}.__contains__)
+    assert matched(desk, "a") == {T, U}, "whoever is gone limits nobody"
+
+
+def test_a_right_that_is_taken_away_counts_with_the_next_image(desk: ConsumerDesk) -> None:
+    desk.machine.observe(image(2, t=2, u=2))
+    allowed = {"t", "u"}
+    fields = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
+    desk.enter("a", may_describe=allowed.__contains__, **fields)
+    desk.enter("b", subscribed_topic_names=("u",), may_describe=allowed.__contains__)
+    assert matched(desk, "a") | matched(desk, "b") == {T, U}
+    allowed.remove("u")
+    desk.machine.observe(image(3, t=2, u=2))
+    current = desk.group.current_of("a")
+    desk.beat("a", current.epoch, may_describe=allowed.__contains__)
+    assert matched(desk, "a") == {T}, "though another member reads it by its name"
+
+
+def test_another_coordinator_learns_of_rights_with_the_first_heartbeat(desk: ConsumerDesk) -> None:
+    desk.machine.observe(image(2, t=2, u=2))
+    enter_by_expression(desk, "a", "t", "u")
+    epoch = desk.group.current_of("a").epoch
+    desk.reload()
+    desk.machine.observe(image(2, t=2, u=2))
+    desk.beat("a", epoch, may_describe={"t"}.__contains__)
+    assert matched(desk, "a") == {T}
+
+
+def test_rights_of_strangers_and_of_the_dead_are_not_kept(desk: ConsumerDesk) -> None:
+    for number in range(50):
+        desk.beat(f"nobody-{number}", 7, may_describe={"t"}.__contains__)
+    enter_by_expression(desk, "a", "t")
+    rights = desk.machine._consumers._rights
+    assert list(rights) == [("g", "a")]
+    desk.pass_time(SETTINGS.consumer_session_timeout_ms + 1)
+    assert not rights

@@ -32,6 +32,8 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     if request.version < MEMBERS_MAKE_IDS_SINCE_VERSION and not body.member_id:
         new_member_id = coordinator.new_member_suffix()
     parked = Parked()
+    authorization = broker.authorization
+    may_describe = None if authorization is None else authorization.described_topics(context)
 
     def command(token: int) -> ConsumerHeartbeat:
         return ConsumerHeartbeat(
@@ -49,6 +51,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
             server_assignor=body.server_assignor,
             owned=_owned(body.topic_partitions),
             new_member_id=new_member_id,
+            may_describe=may_describe,
         )
 
     error = coordinator.ask(body.group_id, command, parked.answer)
