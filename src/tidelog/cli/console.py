@@ -4,6 +4,8 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -33,7 +35,7 @@ def console_installed() -> bool:
     default="127.0.0.1",
     show_default=True,
     metavar="HOST",
-    help="Listen on this address. The console has no login: whoever reaches it can use it.",
+    help="Listen on this address. Without a login, whoever reaches it can use it.",
 )
 @click.option(
     "--allow-host",
@@ -43,6 +45,21 @@ def console_installed() -> bool:
     help="A name under which browsers may reach it, besides localhost and addresses; repeat for more.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
+@click.option(
+    "--login-user",
+    "login_users",
+    multiple=True,
+    metavar="NAME[:read]",
+    help="A user of the cluster who may log in, besides the console's own; everyone works with the"
+    " console's rights, or with :read only reads. Repeat for more.",
+)
+@click.option(
+    "--users-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Ask for a login against this file in place of the cluster's users; --new-user makes its lines.",
+)
+@click.option("--no-login", is_flag=True, help="Ask for no login, though the cluster is secured.")
+@click.option("--new-user", metavar="NAME[:read]", help="Ask for a password, print a line for a users file.")
 @click.option("--exit-with-stdin", is_flag=True, help="Stop when standard input ends, as 'tidelog up' needs.")
 @connection_options()
 def console(
@@ -51,11 +68,16 @@ def console(
     host: str,
     allowed_hosts: tuple[str, ...],
     read_only: bool,
+    login_users: tuple[str, ...],
+    users_file: Path | None,
+    no_login: bool,
+    new_user: str | None,
     exit_with_stdin: bool,
 ) -> None:
     """Run the web console for a cluster: topics, records, groups, brokers, what happens.
 
-    It works with any Kafka cluster, through ordinary client requests.
+    It works with any Kafka cluster, through ordinary client requests. Where the cluster asks for a password,
+    so does the console, of the same user.
 
     \b
     Examples:
@@ -68,6 +90,10 @@ def console(
     from tidelog.console.restarting import run_restarted
     from tidelog.console.serving import listen, serve
 
+    if new_user is not None:
+        _print_user(new_user)
+        return
+    roles = None if users_file is not None or no_login else _login_roles(connection.properties, login_users)
     try:
         listening = listen(host, port)
     except OSError as failure:
@@ -79,6 +105,8 @@ def console(
         connection.bootstrap,
         connection.properties,
         read_only=read_only,
+        login_roles=roles,
+        users_file=users_file,
         allowed_hosts=(*allowed_hosts, host),
         timeout_seconds=connection.timeout_seconds,
     )
@@ -95,6 +123,49 @@ def console(
         serve(settings, listening, ready)
 
     raise click.exceptions.Exit(run_restarted(run))
+
+
+def _named(text: str) -> tuple[str, str]:
+    """NAME or NAME:read as a name and a role."""
+    name, separator, role = text.rpartition(":")
+    if not separator:
+        return text, "change"
+    if role not in ("read", "change") or not name:
+        raise CommandError(f"{text!r} is not NAME or NAME:read")
+    return name, role
+
+
+def _print_user(text: str) -> None:
+    from tidelog.console.login import users_file_line
+
+    name, role = _named(text)
+    password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    click.echo(users_file_line(name, password, role))
+
+
+def _login_roles(properties: Mapping[str, str], login_users: tuple[str, ...]) -> dict[str, str] | None:
+    """Who may log in with a password of the cluster; None where the cluster is open to everyone."""
+    from tidelog.client.client_settings import ClientSettings
+    from tidelog.client.faults import BadOption
+    from tidelog.console.login import PASSWORD_MECHANISMS
+
+    try:
+        client = ClientSettings.from_options({**properties, "bootstrap.servers": "localhost"})
+    except BadOption as fault:
+        raise CommandError(str(fault)) from fault
+    if not (client.authenticated or client.encrypted):
+        if login_users:
+            raise CommandError(
+                "--login-user needs a cluster that checks passwords",
+                "give the console users of its own with --users-file",
+            )
+        return None
+    if client.sasl_mechanism not in PASSWORD_MECHANISMS:
+        raise CommandError(
+            "the cluster is secured, but it has no passwords that people could log in with",
+            "give the console users of its own with --users-file, or --no-login to let in whoever reaches it",
+        )
+    return {client.sasl_username: "change", **dict(_named(text) for text in login_users)}
 
 
 def _exit_with_stdin() -> None:

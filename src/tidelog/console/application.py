@@ -29,7 +29,8 @@ from starlette.staticfiles import StaticFiles
 from tidelog.console import api, pages_cluster, pages_groups, pages_records, pages_topics
 from tidelog.console.console import Console, NavigationEntry
 from tidelog.console.faults import FORBIDDEN, NOT_FOUND, UNAVAILABLE, ConsoleFault
-from tidelog.console.protection import Guard, same_origin
+from tidelog.console.pages_login import LoginGate, log_in, log_out, login_page
+from tidelog.console.protection import Guard, same_origin, token_fits
 from tidelog.console.rendering import STATIC
 
 FORM_BYTES_MAX = 8 << 20
@@ -122,6 +123,9 @@ def create_application(
         Route("/topics/{topic}/tail", tail),
         *(reading(console, path, handler) for path, handler in READS),
         *(changing(console, path, handler) for path, handler in CHANGES),
+        reading(console, "/login", login_page),
+        changing(console, "/login", log_in, always=True),
+        changing(console, "/logout", log_out, always=True),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
 
@@ -137,7 +141,10 @@ def create_application(
 
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, allowed_hosts=console.settings.allowed_hosts)],
+        middleware=[
+            Middleware(Guard, allowed_hosts=console.settings.allowed_hosts),
+            Middleware(LoginGate, console=console),
+        ],
         exception_handlers={ConsoleFault: explain, HTTPException: explain_status},
         lifespan=lifespan,
     )
@@ -160,19 +167,27 @@ def reading(console: Console, path: str, handler: Read) -> Route:
     return Route(path, endpoint, methods=["GET"])
 
 
-def changing(console: Console, path: str, handler: Change) -> Route:
-    """The route of a form that changes something: from our own pages only, and never in read-only mode."""
+def changing(console: Console, path: str, handler: Change, *, always: bool = False) -> Route:
+    """The route of a form that changes something: from our own pages only, and never in read-only mode.
+
+    `always` is for forms that change nothing in the cluster (a login), which even readers may send.
+    """
 
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
-        if not same_origin(request.headers) or not console.token.fits(form.get("token", "")):
+        if not same_origin(request.headers) or not token_fits(
+            console.form_token(request), form.get("token", "")
+        ):
             raise ConsoleFault(
                 "the form is not from this console, or from before it was started again",
                 "Go back, reload the page, and send it again.",
                 FORBIDDEN,
             )
-        if console.settings.read_only:
-            raise ConsoleFault("this console only reads", "It was started with --read-only.", FORBIDDEN)
+        if not (always or console.may_change(request)):
+            why = (
+                "It was started with --read-only." if console.settings.read_only else "Your role is to read."
+            )
+            raise ConsoleFault("this console only reads", why, FORBIDDEN)
         return await run_in_threadpool(handler, console, request, form)
 
     return Route(path, endpoint, methods=["POST"])

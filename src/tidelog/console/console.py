@@ -4,7 +4,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from tidelog.console.faults import NOT_FOUND, UNAVAILABLE, UNREACHABLE_HINT, Con
 from tidelog.console.group_client import GroupClient
 from tidelog.console.kafka_changes import KafkaChanges
 from tidelog.console.kafka_client import KafkaClient
+from tidelog.console.login import ClusterCheck, FileCheck, Login, Session
 from tidelog.console.protection import Token
 from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
@@ -24,6 +25,8 @@ from tidelog.console.watcher import POLL_SECONDS, View, Watcher
 from tidelog.console.wire_client import WireClient
 
 NOTICES_MAX = 200
+#: where a request keeps its session
+SESSION = "tidelog.session"
 
 
 class NavigationEntry(NamedTuple):
@@ -51,8 +54,12 @@ class ConsoleSettings:
     """How a console is run."""
 
     bootstrap: str = "localhost:9092"
-    properties: Mapping[str, str] | None = None
+    properties: Mapping[str, str] | None = field(default=None, repr=False)
     read_only: bool = False
+    #: who may log in with a password of the cluster, and as what (see `login`); None asks for no login
+    login_roles: Mapping[str, str] | None = None
+    #: people of the console's own, in place of the cluster's
+    users_file: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
     timeout_seconds: float = 10.0
     poll_seconds: float = POLL_SECONDS
@@ -76,6 +83,7 @@ class Console:
         self.reader = RecordReader(self.client)
         self.tails = Tails(self.client)
         self.token = Token()
+        self.login = _login(settings)
         self.navigation: tuple[NavigationEntry, ...] = NAVIGATION
         self._templates = environment()
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -115,6 +123,28 @@ class Console:
             raise ConsoleFault(f"there is no topic {name!r}", "It may have been deleted.", NOT_FOUND)
         return found
 
+    # Who asks
+
+    def session(self, request: Request) -> Session | None:
+        """The login behind a request; None where nobody needs to log in."""
+        found: Session | None = request.scope.get(SESSION)
+        return found
+
+    def still_in(self, request: Request) -> bool:
+        """Whether the login of a stream still holds; streams outlive their request's check."""
+        session = self.session(request)
+        return session is None or self.login is None or self.login.sessions.holds(session)
+
+    def may_change(self, request: Request) -> bool:
+        """Whether this request may change anything; pages offer changes only then."""
+        session = self.session(request)
+        return not self.settings.read_only and (session is None or session.person.may_change)
+
+    def form_token(self, request: Request) -> str:
+        """What forms must carry: of the session, or of this process before and without a login."""
+        session = self.session(request)
+        return self.token.text if session is None else session.form_token
+
     # Pages
 
     def page(
@@ -127,8 +157,9 @@ class Console:
             title=title,
             navigation=self.navigation,
             bootstrap=self.settings.bootstrap,
-            read_only=self.settings.read_only,
-            token=self.token.text,
+            read_only=not self.may_change(request),
+            token=self.form_token(request),
+            person=None if (session := self.session(request)) is None else session.person,
             view=view,
             stale=view.fault if view.snapshot is not None else None,
             notice=self._notices.get(request.query_params.get("notice", "")),
@@ -147,3 +178,12 @@ class Console:
         self.watcher.hurry()
         joiner = "&" if "?" in where else "?"
         return RedirectResponse(f"{where}{joiner}notice={number}", 303)
+
+
+def _login(settings: ConsoleSettings) -> Login | None:
+    if settings.users_file is not None:
+        return Login(FileCheck(settings.users_file))
+    if settings.login_roles is None:
+        return None
+    options = {**(settings.properties or {}), "bootstrap.servers": settings.bootstrap}
+    return Login(ClusterCheck(options, settings.login_roles))

@@ -183,7 +183,7 @@ async def tail(console: Console, request: Request) -> Response:
     async def stream() -> AsyncIterator[str]:
         try:
             yield "event: open\ndata: {}\n\n"
-            while True:
+            while console.still_in(request):
                 try:
                     rows, left_out = await asyncio.wait_for(queue.get(), KEEP_ALIVE_SECONDS)
                 except TimeoutError:

@@ -65,6 +65,7 @@ async function refresh() {
   refreshing = true;
   try {
     const answer = await fetch(location.href, { headers: { "x-live": "1" } });
+    if (answer.status === 401) { location.reload(); return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     regions().forEach((region) => {
       const fresh = page.getElementById(region.id);
