@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.broker.parking import Parked
+from tidelog.broker.tls_changes import refused_certificates
 from tidelog.controller.commands import AlterConfigs, ConfigChanges, Result
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.settings import Explanation
@@ -54,6 +55,10 @@ def error_fields(result: object) -> Fields:
     return {"error_code": ErrorCode.NONE, "error_message": None}
 
 
+def _usable(broker: "Broker", changes: ConfigChanges) -> ConfigChanges | Refused:
+    return refused_certificates(broker, changes) or changes
+
+
 def submit_changes(
     broker: "Broker",
     resources: list[tuple[int, str, ConfigChanges | Refused]],
@@ -61,6 +66,10 @@ def submit_changes(
     validate_only: bool,
 ) -> Mapping[str, object] | Parked:
     """Have the controller make the changes that could be read, and answer for every resource in order."""
+    resources = [
+        (resource_type, name, changes if isinstance(changes, Refused) else _usable(broker, changes))
+        for resource_type, name, changes in resources
+    ]
     wanted = tuple(changes for _, _, changes in resources if isinstance(changes, ConfigChanges))
 
     def answer(results: tuple[Result, ...]) -> Fields:

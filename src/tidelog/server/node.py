@@ -80,7 +80,8 @@ class Node:
             if secured:
                 self._gatekeepers = WorkerThreads(loop, AUTHENTICATION_THREADS)
             clock = SystemClock()
-            self._peers = AsyncPeers(loop, self.settings.node_id, _peer_security(self.settings))
+            peer_security = _peer_security(self.settings)
+            self._peers = AsyncPeers(loop, self.settings.node_id, peer_security)
             self.broker = broker = Broker(
                 self.settings,
                 clock=clock,
@@ -92,6 +93,8 @@ class Node:
                 authentication_background=self._gatekeepers,
             )
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
+            if peer_security is not None:
+                peer_security.find_settings = lambda: broker.settings
             self.broker.open()
             # Registering may have to wait and try again, so the timers run from here on.
             self.edge = edge = Edge(loop, self.broker, clock)

@@ -6,6 +6,7 @@ one SASL exchange as frames: the first from `begin`, each next one from the answ
 
 import datetime
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -40,6 +41,8 @@ class PeerSecurity:
         listener = settings.inter_broker_listener_name
         protocol = settings.security_protocols[listener]
         self._listener = listener
+        #: the settings of the moment: certificates may change by request
+        self.find_settings: Callable[[], BrokerSettings] = lambda: settings
         self._tls: ReloadingContext | None = None
         if protocol.endswith("SSL"):
             self._tls = ReloadingContext(TlsSettings.of_listener(settings, listener), client_context)
@@ -71,7 +74,7 @@ class PeerSecurity:
         """TLS of a new link; None for a plain one."""
         if self._tls is None:
             return None
-        self._tls.refresh()
+        self._tls.refresh(TlsSettings.of_listener(self.find_settings(), self._listener))
         return self._tls.context
 
     def login(self, client_id: bytes) -> "Login | None":

@@ -104,3 +104,17 @@ def test_what_cannot_work_is_told(folder: Path) -> None:
     wrong = {**settings(folder), "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512"}
     with pytest.raises(ValueError, match="not among the mechanisms"):
         PeerSecurity(BrokerSettings.resolve(wrong))
+
+
+def test_certificates_of_links_follow_the_settings(folder: Path) -> None:
+    first = BrokerSettings.resolve(settings(folder))
+    security = PeerSecurity(first)
+    before = security.context
+    assert security.context is before
+    security.find_settings = lambda: first.with_dynamic(
+        {}, {"ssl.truststore.location": str(folder / "stranger.pem")}
+    )
+    assert security.context is not before
+    security.find_settings = lambda: first.with_dynamic({}, {"ssl.truststore.location": "/nothing.pem"})
+    kept = security.context
+    assert kept is not None and security.context is kept

@@ -14,6 +14,7 @@ import pytest
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import AuthenticationFailed, LinkFault
 from tidelog.client.link import Link
+from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.security.certificates import Authority, write_secret
@@ -203,23 +204,88 @@ def test_wrong_credentials_over_tls(secured: Secured) -> None:
         Link.open("127.0.0.1", secured.ports["PLAINTEXT"], secured.settings("SSL"))
 
 
+def certificate_name(secured: Secured) -> str:
+    """The name in the certificate that new connections get."""
+    with (
+        secured.connect("SSL") as stream,
+        secured.context().wrap_socket(stream, server_hostname="127.0.0.1") as tls,
+    ):
+        peer = tls.getpeercert()
+        assert peer is not None
+        return str(dict(pair[0] for pair in peer["subject"])["commonName"])  # type: ignore[misc]
+
+
+def await_certificate(secured: Secured, name: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while certificate_name(secured) != name:
+        assert time.monotonic() < deadline, f"the certificate of {name} did not come"
+        time.sleep(0.05)
+
+
 def test_a_new_certificate_without_a_restart(secured: Secured) -> None:
     old = secured.link()
     secured.issue("renewed")
-    deadline = time.monotonic() + WAIT_SECONDS
-    name = ""
-    while name != "renewed" and time.monotonic() < deadline:
-        with (
-            secured.connect("SSL") as stream,
-            secured.context().wrap_socket(stream, server_hostname="127.0.0.1") as tls,
-        ):
-            peer = tls.getpeercert()
-            assert peer is not None
-            name = str(dict(pair[0] for pair in peer["subject"])["commonName"])  # type: ignore[misc]
-        time.sleep(0.05)
-    assert name == "renewed"
+    await_certificate(secured, "renewed")
     assert old.request(METADATA, {"topics": None}, highest=9).brokers
     old.close()
+
+
+ALTER_CONFIGS, INCREMENTAL = 33, 44
+
+
+def altered(secured: Secured, broker: str, **configs: str | None) -> tuple[int, str | None]:
+    """Change settings of a broker one by one; None takes one back."""
+    changes = [
+        {"name": name.replace("_", "."), "config_operation": int(value is None), "value": value}
+        for name, value in configs.items()
+    ]
+    resource = {"resource_type": 4, "resource_name": broker, "configs": changes}
+    return configs_answer(secured, INCREMENTAL, resource)
+
+
+def configs_answer(secured: Secured, api_key: int, resource: dict[str, object]) -> tuple[int, str | None]:
+    link = secured.link("PLAINTEXT")
+    answer = link.request(api_key, {"resources": [resource], "validate_only": False}, lowest=1, highest=1)
+    link.close()
+    [row] = answer.responses
+    return int(row.error_code), row.error_message
+
+
+def test_certificates_by_request_are_tried_first(secured: Secured) -> None:
+    """A keystore that cannot be used is refused, and the one from before stays."""
+    secured.issue("before")
+    await_certificate(secured, "before")
+    folder, own = secured.folder, "1"
+    write_secret(folder / "garbage.pem", "-----BEGIN PRIVATE KEY-----\nnonsense\n-----END PRIVATE KEY-----\n")
+    pair, other = secured.authority.issue("mixed", ["127.0.0.1"]), secured.authority.issue("other")
+    write_secret(folder / "mixed.pem", other.key + pair.certificate)
+    for path in ("garbage.pem", "mixed.pem", "nothing.pem"):
+        code, message = altered(secured, own, ssl_keystore_location=str(folder / path))
+        assert code == ErrorCode.INVALID_CONFIG and message is not None and path in message
+    unusable = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    assert altered(secured, own, ssl_truststore_certificates=unusable)[0] == ErrorCode.INVALID_CONFIG
+    replaced = {
+        "resource_type": 4,
+        "resource_name": own,
+        "configs": [{"name": "listener.name.ssl.ssl.keystore.location", "value": str(folder / "mixed.pem")}],
+    }
+    assert configs_answer(secured, ALTER_CONFIGS, replaced)[0] == ErrorCode.INVALID_CONFIG
+    code, message = altered(secured, "99", ssl_keystore_location=str(folder / "broker.pem"))
+    assert (code, message) == (
+        ErrorCode.INVALID_REQUEST,
+        "only broker 99 itself can tell whether it can use these certificates",
+    )
+    assert certificate_name(secured) == "before"
+    new = secured.authority.issue("by request", ["127.0.0.1"])
+    write_secret(folder / "new.pem", new.keystore)
+    assert altered(secured, own, ssl_keystore_location=str(folder / "new.pem")) == (0, None)
+    await_certificate(secured, "by request")
+    # A file that is spoilt afterwards does not count either.
+    (folder / "new.pem").write_text("spoilt")
+    time.sleep(1.2)
+    assert certificate_name(secured) == "by request"
+    assert altered(secured, own, ssl_keystore_location=None) == (0, None)
+    await_certificate(secured, "before")
 
 
 def test_a_listener_has_a_limit_of_its_own(secured: Secured) -> None:
