@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo test test-failed check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test test-failed check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python browser-test spark-test setup clean
 
 help: ## Show this list
@@ -29,7 +29,10 @@ setup: $(STAMP) ## Install into a virtual environment (the other targets do this
 up: $(STAMP) ## Start a broker on localhost:9092 (PORT=, DATA=, BROKERS=3 for a cluster); Ctrl-C stops it
 	@exec $(BIN)/tidelog up --port $(PORT) --data $(DATA) --brokers $(BROKERS)
 
-demo: $(STAMP) ## A one-minute tour: broker, topic, produce, consume, look at the files
+demo: $(VENV)/.installed-spark ## Orders through three brokers and Spark, a broker killed in the middle, every cent checked (2 minutes, Java 17)
+	@$(BIN)/python examples/demo/run.py
+
+tour: $(STAMP) ## A one-minute tour: broker, topic, produce, consume, look at the files
 	@$(BIN)/python examples/tour.py
 
 test: $(STAMP) ## The test suite: house rules, units, storage under power cuts, real clients against a real broker
