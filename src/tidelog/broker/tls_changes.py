@@ -1,9 +1,9 @@
-"""Certificates that are to change by request (IncrementalAlterConfigs, AlterConfigs): tried before they count.
+"""Certificates that are to change by request (IncrementalAlterConfigs, AlterConfigs): tried before that.
 
-Only the broker that is to use a key can say whether it can: the file is on its disk. So it looks itself, before
-the controller decides, and refuses what no listener could be set up with; the old certificate stays. Another
-broker's are refused, as in Kafka (clients ask the broker that they name). What cannot be read when the change
-has been made, because the file was changed since, is told in the log and passed over (`security.tls`).
+Only the broker that is to use a key can say whether it can: the file is on its disk. So it looks itself,
+before the controller decides, and refuses what no listener could be set up with; the old certificate stays.
+Another broker's are refused, as in Kafka (clients ask the broker that they name). What cannot be read once
+the change was made, because the file was changed since, is told in the log and passed over (`security.tls`).
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ _PREFIX = "ssl."
 
 
 def refused_certificates(broker: "Broker", changes: ConfigChanges) -> Refused | None:
-    """Why TLS could not be set up after these changes; None where it could, or they are about other things."""
+    """Why TLS could not be set up after these changes; None where it could, or where they leave it alone."""
     if changes.type is not ConfigResourceType.BROKER or changes.name == ALL_BROKERS:
         return None
     own = dict(broker.image.broker_configs.get(changes.name, {}))
