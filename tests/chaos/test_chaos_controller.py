@@ -3,6 +3,7 @@ paused one still had to write is refused.
 """
 
 import socket
+import sqlite3
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from kafka_wire import read_response, request_frame
 
+from tidelog.server import local_cluster
 from tidelog.testing.cluster import RunningCluster
 
 SESSION_TIMEOUT_MS = 3_000
@@ -128,3 +130,47 @@ def test_a_paused_controller_cannot_write_any_more(cluster: RunningCluster) -> N
     assert cluster.controller() in others
     topics = {partition.topic for partition in cluster.view(controller).partitions}
     assert topics == {"before", "meanwhile", "queued-0", "queued-1", "queued-2"}
+
+
+def test_a_commit_that_was_under_way_when_the_controller_was_paused_does_not_land(
+    cluster: RunningCluster,
+) -> None:
+    """The old controller wakes up inside its commit, alone in the world: the store refuses it."""
+    controller = cluster.controller()
+    assert controller is not None
+    others = [broker_id for broker_id in (1, 2, 3) if broker_id != controller]
+    link = Link(cluster.address(controller))
+    send_creation(link, "before")
+    assert receive_creation(link) == 0
+    store = sqlite3.connect(cluster.data_directory / local_cluster.STORE_NAME, isolation_level=None)
+    # While somebody else writes, the controller's commit waits inside the store.
+    store.execute("BEGIN IMMEDIATE")
+    send_creation(link, "too-late")
+    time.sleep(0.5)
+    cluster.pause(controller)
+    store.execute("ROLLBACK")
+    until(lambda: cluster.view(others[0]).controller_id in others, "another controller")
+    second = Link(cluster.address(others[1]))
+    send_creation(second, "meanwhile")
+    assert receive_creation(second) == 0
+    # Nobody is left who could decide for the old controller what it was asked.
+    for broker_id in others:
+        cluster.pause(broker_id)
+    decided = metadata_of(store)
+    assert "topics/meanwhile" in decided and "topics/before" in decided
+    cluster.resume(controller)
+    until(lambda: "no longer the controller of epoch 1" in cluster.log_text(controller), "its resignation")
+    assert metadata_of(store) == decided, "a write of the paused controller landed"
+    for broker_id in others:
+        cluster.resume(broker_id)
+    assert receive_creation(link) == 0
+    until(lambda: same_views(cluster), "one view of the cluster")
+    topics = {partition.topic for partition in cluster.view(controller).partitions}
+    assert topics == {"before", "meanwhile", "too-late"}
+    store.close()
+
+
+def metadata_of(store: sqlite3.Connection) -> dict[str, tuple[bytes, int]]:
+    """Everything decided so far, with versions; who is there at the moment is not part of it."""
+    rows = store.execute("SELECT key, value, version FROM entries WHERE owner IS NULL")
+    return {key: (value, version) for key, value, version in rows}
