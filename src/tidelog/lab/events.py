@@ -1,7 +1,10 @@
 """What happens in the lab now, as a numbered stream that threads add to and pages read from.
 
 The newest `KEPT_MAX` events are kept; a reader asks for what came after the number it saw last, or waits for
-it. Kinds and their fields are in `docs/lab/frame.md`.
+it. The kinds: scenario-begins, cluster-starts, topic-created, cluster-ready, phase, step-begins, step-ended,
+delivered, not-delivered (topic, partition, offset, key, value, error), consumer-started, -assigned, -revoked,
+-lost, -record, -committed, -error, -stopped (consumer, group), fault (fault, broker or consumer), broker,
+controller, leader, isr, scenario-ended, cluster-gone.
 """
 
 import threading

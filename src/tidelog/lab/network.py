@@ -3,8 +3,9 @@
 A broker of the lab advertises the port of its gate, so clients and the other brokers come through it. A gate
 knows who is at the other end by the client id of the first request (brokers are `broker-<id>`), so a broker
 can be cut off as a whole: nothing reaches it, and nothing it sends reaches another broker. A cut is silent,
-as that of a network is: connections stay open and nothing comes. No rights are needed; nothing outside these
-connections is touched. The metadata store is not behind a gate.
+as that of a network is: connections stay open and nothing comes. What was on its way in a cut is lost: when
+it heals, connections that it held up end. No rights are needed; nothing outside these connections is touched.
+The metadata store is not behind a gate.
 """
 
 import asyncio
@@ -111,10 +112,12 @@ class _Gate:
             await writer.drain()
 
     async def _passable(self, passage: _Passage) -> None:
-        """Wait while there is a cut, then as long as this gate is slow."""
+        """Wait while there is a cut, which ends the connection; then as long as this gate is slow."""
         sides = {f"{_BROKER_PREFIX}{self.broker_id}", passage.source}
-        async with self.network.changed:
-            await self.network.changed.wait_for(lambda: not sides & self.network.cut_sides)
+        if sides & self.network.cut_sides:
+            async with self.network.changed:
+                await self.network.changed.wait_for(lambda: not sides & self.network.cut_sides)
+            raise ConnectionResetError("what was on its way through a cut is lost")
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
 
@@ -157,7 +160,7 @@ class Network:
         self._call(self._change(lambda: self.cut_sides.add(f"{_BROKER_PREFIX}{broker_id}")))
 
     def heal(self, broker_id: int | None = None) -> None:
-        """End the cut of a broker, or every cut; what was held passes now."""
+        """End the cut of a broker, or every cut."""
         gone = set(self.cut_sides) if broker_id is None else {f"{_BROKER_PREFIX}{broker_id}"}
         self._call(self._change(lambda: self.cut_sides.difference_update(gone)))
 
