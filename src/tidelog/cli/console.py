@@ -60,6 +60,14 @@ def console_installed() -> bool:
 )
 @click.option("--no-login", is_flag=True, help="Ask for no login, though the cluster is secured.")
 @click.option("--new-user", metavar="NAME[:read]", help="Ask for a password, print a line for a users file.")
+@click.option(
+    "--data",
+    "data_folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="A data folder of brokers on this machine, to read and show their segments; repeat for more.",
+)
 @click.option("--exit-with-stdin", is_flag=True, help="Stop when standard input ends, as 'tidelog up' needs.")
 @connection_options()
 def console(
@@ -72,6 +80,7 @@ def console(
     users_file: Path | None,
     no_login: bool,
     new_user: str | None,
+    data_folders: tuple[Path, ...],
     exit_with_stdin: bool,
 ) -> None:
     """Run the web console for a cluster: topics, records, groups, brokers, what happens.
@@ -107,6 +116,7 @@ def console(
         read_only=read_only,
         login_roles=roles,
         users_file=users_file,
+        data_folders=data_folders,
         allowed_hosts=(*allowed_hosts, host),
         timeout_seconds=connection.timeout_seconds,
     )

@@ -309,7 +309,8 @@ def serve_broker(
             _print_event({"event": "ready", "broker": info.node_id, **info._asdict()})
         else:
             print_ready(info, settings, started, security)
-        start_console(info.bootstrap, security, as_json=as_json)
+        folders = [Path(folder) for folder in settings.log_dirs]
+        start_console(info.bootstrap, security, as_json=as_json, data_folders=folders)
 
     try:
         code = serve(settings, on_ready=ready)

@@ -190,7 +190,9 @@ class Reporter:
         click.echo(line)
         if event.kind == "cluster_ready":
             bootstrap = str(event.details["bootstrap"])
-            start_console(bootstrap, self._plan.security, as_json=self._as_json)
+            start_console(
+                bootstrap, self._plan.security, as_json=self._as_json, data_folders=(self._plan.data,)
+            )
 
     def _ready_text(self, event: Event) -> str:
         elapsed_ms = (time.perf_counter() - self._started) * 1000

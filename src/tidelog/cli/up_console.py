@@ -8,6 +8,7 @@ once brokers are ready, and ends when its standard input does, however this proc
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ class ConsoleChild:
         self.port = port
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, bootstrap: str, client_properties: Path | None) -> str:
+    def start(self, bootstrap: str, client_properties: Path | None, data_folders: Sequence[Path]) -> str:
         """Start the console for a cluster; its address."""
         command = [sys.executable, "-m", "tidelog.cli", "console", "--exit-with-stdin"]
         command += ["--bootstrap", bootstrap, "--port", str(self.port)]
         if client_properties is not None:
             command += ["--client-config-file", str(client_properties)]
+        for folder in data_folders:
+            command += ["--data", str(folder)]
         if self._process is None:
             # A session of its own: Ctrl-C is for the brokers, the console ends when they have.
             self._process = subprocess.Popen(
@@ -62,14 +65,14 @@ def prepare_console(context: click.Context, parameter: click.Parameter, port: in
         context.call_on_close(child.stop)
 
 
-def start_console(bootstrap: str, security: Any, *, as_json: bool) -> None:
+def start_console(bootstrap: str, security: Any, *, as_json: bool, data_folders: Sequence[Path] = ()) -> None:
     """Brokers are ready: start the console if this command wants one, and say where it is."""
     context = click.get_current_context(silent=True)
     child = None if context is None else context.meta.get(_KEPT_AS)
     if not isinstance(child, ConsoleChild):
         return
     properties = None if security is None else Path(security.folder) / "client.properties"
-    address = child.start(bootstrap, properties)
+    address = child.start(bootstrap, properties, data_folders)
     if as_json:
         click.echo(json.dumps({"event": "console", "address": address}))
     else:

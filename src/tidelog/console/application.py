@@ -26,7 +26,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from tidelog.console import api, pages_cluster, pages_groups, pages_records, pages_topics
+from tidelog.console import (
+    api,
+    pages_cluster,
+    pages_groups,
+    pages_records,
+    pages_segments,
+    pages_topics,
+)
 from tidelog.console.console import Console, NavigationEntry
 from tidelog.console.faults import FORBIDDEN, NOT_FOUND, UNAVAILABLE, ConsoleFault
 from tidelog.console.pages_login import LoginGate, log_in, log_out, login_page
@@ -47,6 +54,7 @@ READS: tuple[tuple[str, Read], ...] = (
     ("/topics/new", pages_topics.new_topic),
     ("/topics/{topic}", pages_topics.topic),
     ("/topics/{topic}/settings", pages_topics.topic_settings),
+    ("/topics/{topic}/segments", pages_segments.segments),
     ("/topics/{topic}/delete", pages_topics.delete_page),
     ("/topics/{topic}/records", pages_records.records),
     ("/topics/{topic}/records/{partition}/{offset}", pages_records.record),
@@ -65,6 +73,7 @@ READS: tuple[tuple[str, Read], ...] = (
     ("/api/topics", api.topics),
     ("/api/topics/{topic}", api.topic),
     ("/api/topics/{topic}/records", pages_records.records_json),
+    ("/api/topics/{topic}/segments", pages_segments.segments_json),
     ("/api/groups", api.groups),
     ("/api/groups/{group:path}", api.group),
     ("/api/events", api.events),

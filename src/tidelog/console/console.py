@@ -19,6 +19,7 @@ from tidelog.console.login import ClusterCheck, FileCheck, Login, Session
 from tidelog.console.protection import Token
 from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
+from tidelog.console.segment_files import SegmentFiles
 from tidelog.console.snapshot import Snapshot, TopicView
 from tidelog.console.tails import Tails
 from tidelog.console.watcher import POLL_SECONDS, View, Watcher
@@ -60,6 +61,8 @@ class ConsoleSettings:
     login_roles: Mapping[str, str] | None = None
     #: people of the console's own, in place of the cluster's
     users_file: Path | None = None
+    #: data folders of brokers on this machine that may be read, to show segments
+    data_folders: tuple[Path, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     timeout_seconds: float = 10.0
     poll_seconds: float = POLL_SECONDS
@@ -82,6 +85,7 @@ class Console:
         )
         self.reader = RecordReader(self.client)
         self.tails = Tails(self.client)
+        self.segments = SegmentFiles(settings.data_folders)
         self.token = Token()
         self.login = _login(settings)
         self.navigation: tuple[NavigationEntry, ...] = NAVIGATION

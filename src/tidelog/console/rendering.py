@@ -65,7 +65,9 @@ def rate(value: float | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{grouped(count)} {noun}" if count == 1 else f"{grouped(count)} {noun}s"
+    if count == 1:
+        return f"{grouped(count)} {noun}"
+    return f"{grouped(count)} {noun[:-1]}ies" if noun.endswith("y") else f"{grouped(count)} {noun}s"
 
 
 def path_part(text: object) -> str:

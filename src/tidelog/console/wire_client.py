@@ -120,13 +120,19 @@ class WireClient:
         self, brokers: Iterable[int], topics: Mapping[str, list[int]] | None = None
     ) -> tuple[list[LogDirView], list[ReplicaSize]]:
         """Folders and sizes of replicas, of all topics or of some."""
+        places = self.replica_places(brokers, topics)
+        return [folder for folder, _ in places], [size for _, sizes in places for size in sizes]
+
+    def replica_places(
+        self, brokers: Iterable[int], topics: Mapping[str, list[int]] | None
+    ) -> list[tuple[LogDirView, list[ReplicaSize]]]:
+        """The same, each folder with the replicas in it."""
         asked = (
             None
             if topics is None
             else [{"topic": name, "partitions": tuple(numbers)} for name, numbers in topics.items()]
         )
-        folders: list[LogDirView] = []
-        sizes: list[ReplicaSize] = []
+        places: list[tuple[LogDirView, list[ReplicaSize]]] = []
         for broker in brokers:
 
             def ask(cluster: Cluster, broker: int = broker) -> Any:
@@ -134,11 +140,8 @@ class WireClient:
                 return link.request(DESCRIBE_LOG_DIRS, {"topics": asked}, lowest=1, highest=4)
 
             answer = self.asked(f"broker {broker} did not describe its log dirs", ask)
-            for folder in answer.results:
-                view, found = _log_dir(broker, folder, told=topics != {})
-                folders.append(view)
-                sizes += found
-        return folders, sizes
+            places += [_log_dir(broker, folder, told=topics != {}) for folder in answer.results]
+        return places
 
     def transactions(self, brokers: Iterable[int]) -> list[TransactionView]:
         """Every transactional id, those with open transactions described and first."""
