@@ -166,6 +166,7 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {}
         self._metadata_cache: dict[tuple[int, str, tuple[str, str] | None, bytes], bytes] = {}
         self._metadata_version = -1
+        self._elements_max = broker.static_settings.get_int("tidelog.request.elements.max")
 
     def handle_again(
         self, context: ConnectionContext, buffer: memoryview, start: int, stop: int
@@ -345,7 +346,7 @@ class Dispatcher:
         if handler is None:
             module = importlib.import_module(f"tidelog.broker.handlers.{api.module}")
             handler = self._handlers[api.key] = module.handle
-        body = messages.decode_request(api, version, frame, position)
+        body = messages.decode_request(api, version, frame, position, self._elements_max)
         request = Request(context, api, version, body)
         quotas = self._broker.quotas
         if quotas is not None:

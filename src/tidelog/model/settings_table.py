@@ -519,6 +519,11 @@ _OWN = (
         minimum=1,
     ),
     _broker(
+        "tidelog.request.elements.max", _INT, 100_000, _MEDIUM,
+        "How many topics, partitions and other elements one request may name, but for Produce and Fetch; "
+        "100,000 keep the broker busy for a second.", minimum=1_000,
+    ),
+    _broker(
         "tidelog.decompressed.bytes.max", _INT, 128 << 20, _MEDIUM,
         "The largest a batch may become when it is decompressed.", minimum=1 << 20,
     ),

@@ -32,6 +32,7 @@ from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
     NO_TAGS,
+    PARTITIONS_MAX,
     checked_slice,
     compact_string,
     malformed_if_fails,
@@ -43,6 +44,7 @@ from tidelog.protocol.primitives import (
     read_uuid,
     skip_tags,
     string,
+    too_many_partitions,
     unsigned_varint,
 )
 
@@ -185,9 +187,13 @@ def _decode_topics(
     layout = _PARTITION[version]
     topics: list[tuple[str | UUID, list[FetchPartition]]] = []
     count, position = read_length(buffer, position)
+    left = PARTITIONS_MAX - count
     for _ in range(count):
         topic, position = _decode_topic_key(buffer, position, version)
         partition_count, position = read_length(buffer, position)
+        left -= partition_count
+        if left < 0:
+            raise too_many_partitions()
         partitions: list[FetchPartition] = []
         for _ in range(partition_count):
             partitions.append(_fetch_partition(layout.unpack_from(buffer, position), version))
@@ -207,9 +213,13 @@ def _decode_forgotten(
     read_length = read_compact_array_length if flexible else read_array_length
     forgotten: list[tuple[str | UUID, list[int]]] = []
     count, position = read_length(buffer, position)
+    left = PARTITIONS_MAX - count
     for _ in range(count):
         topic, position = _decode_topic_key(buffer, position, version)
         partition_count, position = read_length(buffer, position)
+        left -= partition_count
+        if left < 0:
+            raise too_many_partitions()
         indexes = checked_slice(buffer, position, 4 * partition_count)
         forgotten.append((topic, list(struct.unpack(f">{partition_count}i", indexes))))
         position += 4 * partition_count

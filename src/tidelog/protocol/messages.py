@@ -17,6 +17,7 @@ import dataclasses
 import datetime
 import importlib
 import io
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from tidelog.protocol.apis import Api
 from tidelog.protocol.primitives import malformed_if_fails
 from tidelog.protocol.schema_fields import absent_value, unwrap
-from tidelog.protocol.schema_reader import Reader, entity_reader
+from tidelog.protocol.schema_reader import Reader, entity_reader, read_limited
 
 Fields = Mapping[str, Any]
 
@@ -61,12 +62,15 @@ def warm() -> None:
     _writer("metadata", 12)
 
 
-def decode_request(api: Api, version: int, frame: memoryview, position: int) -> Any:
+def decode_request(
+    api: Api, version: int, frame: memoryview, position: int, elements_max: int = sys.maxsize
+) -> Any:
     """Decode the body of a request into kio's object for this version.
 
     Bytes behind the end are passed over, as Kafka does: librdkafka leaves some behind Metadata v13.
     """
-    return malformed_if_fails(_reader(api.module, version), frame, position)[0]
+    reader = _reader(api.module, version)
+    return malformed_if_fails(read_limited, reader, frame, position, elements_max)[0]
 
 
 def encode_response(api: Api, version: int, fields: Fields) -> bytes:

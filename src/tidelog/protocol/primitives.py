@@ -16,6 +16,10 @@ INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
 
 NO_TAGS = b"\x00"
+#: topics and partitions that one Produce or Fetch request may name, as many as a cluster may have
+PARTITIONS_MAX = 200_000
+#: tagged fields in one place; the protocol has a handful
+TAGS_MAX = 1_000
 ZERO_UUID = UUID(int=0)
 
 
@@ -127,6 +131,11 @@ def read_uuid(buffer: memoryview, position: int) -> tuple[UUID, int]:
     return UUID(bytes=bytes(checked_slice(buffer, position, 16))), position + 16
 
 
+def too_many_partitions() -> MalformedRequest:
+    """What a request that names more than anybody needs is refused with."""
+    return MalformedRequest(f"more than {PARTITIONS_MAX} topics and partitions")
+
+
 def skip_tags(buffer: memoryview, position: int) -> int:
     """Pass over a tagged-field section whose tags do not matter here."""
     if buffer[position] == 0:
@@ -137,6 +146,8 @@ def skip_tags(buffer: memoryview, position: int) -> int:
 def read_tags(buffer: memoryview, position: int) -> tuple[dict[int, memoryview], int]:
     """Read a tagged-field section as tag → bytes."""
     count, position = read_unsigned_varint(buffer, position)
+    if count > TAGS_MAX:
+        raise MalformedRequest(f"{count} tagged fields")
     tags: dict[int, memoryview] = {}
     for _ in range(count):
         tag, position = read_unsigned_varint(buffer, position)

@@ -23,6 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
+    PARTITIONS_MAX,
     MalformedRequest,
     checked_slice,
     compact_nullable_string,
@@ -39,6 +40,7 @@ from tidelog.protocol.primitives import (
     read_uuid,
     skip_tags,
     string,
+    too_many_partitions,
     unsigned_varint,
 )
 
@@ -88,9 +90,13 @@ def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_array_length(buffer, position + 6)
     topics: list[ProduceTopic] = []
+    left = PARTITIONS_MAX - topic_count
     for _ in range(topic_count):
         name, position = read_string(buffer, position)
         partition_count, position = read_array_length(buffer, position)
+        left -= partition_count
+        if left < 0:
+            raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             index, length = _INDEX_LENGTH.unpack_from(buffer, position)
@@ -112,12 +118,16 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
     topic_count, position = read_compact_array_length(buffer, position + 6)
     topics: list[ProduceTopic] = []
     topic: str | UUID
+    left = PARTITIONS_MAX - topic_count
     for _ in range(topic_count):
         if version >= FIRST_TOPIC_ID:
             topic, position = read_uuid(buffer, position)
         else:
             topic, position = read_compact_string(buffer, position)
         partition_count, position = read_compact_array_length(buffer, position)
+        left -= partition_count
+        if left < 0:
+            raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             index = INT32.unpack_from(buffer, position)[0]

@@ -2,12 +2,16 @@
 
 A reader is compiled once per class of kio's. It returns the object and the position behind it, and raises
 one of `primitives.DECODING_ERRORS` for bytes that do not follow the schema. An array cannot announce more
-elements than bytes follow it. Unknown tagged fields are passed over, as the protocol asks.
+elements than bytes follow it, and all arrays of a request together have no more than `read_limited` allows: a
+small element costs a hundred times its bytes, and the time to answer. Unknown tagged fields are passed over,
+as the protocol asks.
 """
 
 import dataclasses
 import datetime
 import struct
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +32,24 @@ from tidelog.protocol.schema_fields import absent_value, unwrap
 Reader = Callable[[memoryview, int], tuple[Any, int]]
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+class _Elements(threading.local):
+    """How many elements of arrays may still come; as many as there are, unless somebody says otherwise."""
+
+    left = sys.maxsize
+
+
+_elements = _Elements()
+
+
+def read_limited(read: Reader, buffer: memoryview, position: int, elements_max: int) -> tuple[Any, int]:
+    """Read with a limit on the elements of all arrays together."""
+    _elements.left = elements_max
+    try:
+        return read(buffer, position)
+    finally:
+        _elements.left = sys.maxsize
 
 
 def _fixed(layout: str, convert: Callable[[Any], Any] | None = None) -> Reader:
@@ -131,6 +153,9 @@ def _array_reader(element: Reader, flexible: bool, nullable: bool) -> Reader:
             return None, position
         if not 0 <= count <= len(buffer) - position:
             raise MalformedRequest(f"an array of {count} elements in {len(buffer) - position} bytes")
+        _elements.left -= count
+        if _elements.left < 0:
+            raise MalformedRequest("more elements than tidelog.request.elements.max allows")
         elements = []
         for _ in range(count):
             value, position = element(buffer, position)
