@@ -11,7 +11,7 @@ BROKERS ?= 1
 .DEFAULT_GOAL := help
 
 .PHONY: help up demo tour test test-failed check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
-	conformance-kafka-python browser-test spark-test setup clean
+	conformance-kafka-python browser-test spark-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,7 +92,18 @@ $(VENV)/.installed-spark: $(STAMP)
 	@touch $@
 
 spark-test: $(VENV)/.installed-spark ## Pipelines on a real Spark (installs it, 500 MB, and needs Java 17)
-	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q tests/spark
+	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 tests/spark
+
+spark-exactly-once: $(VENV)/.installed-spark ## Ten times a million records through Spark, exactly once, under faults; once at least once (40 minutes)
+	@$(BIN)/python tests/spark/exactly_once_spark.py run --runs 10 --records 1000000 --contrast-records 1000000
+
+spark-short: $(VENV)/.installed-spark ## The same once, then on a Spark standalone cluster of two workers while a broker dies (7 minutes)
+	@$(BIN)/python tests/spark/exactly_once_spark.py run --records 1000000 --driver-kills 2 --worker-kills 1 --contrast-records 200000 --seed 4
+	@$(BIN)/python tests/spark/exactly_once_spark.py run --standalone --records 200000 --records-per-batch 50000 --driver-kills 0 --worker-kills 0 --executor-kills 1
+
+bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside its own connector, a client loop and Parquet (12 minutes)
+	@$(BIN)/python bench/spark_source.py
+	@$(BIN)/python bench/spark_sink.py
 
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
 	@$(BIN)/python bench/run.py

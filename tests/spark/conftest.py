@@ -68,7 +68,9 @@ def make_topic(admin: Any) -> Callable[..., str]:
 
     def make(partitions: int = 1, prefix: str = "spark") -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(SECONDS_MAX)
+        # The records of `fill` are from 1970: retention would take them when its check comes by.
+        wanted = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
+        admin.create_topics([wanted])[name].result(SECONDS_MAX)
         return name
 
     return make

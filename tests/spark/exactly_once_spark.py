@@ -1,60 +1,63 @@
 """Topic → Spark → topic under faults: does every record come out once?
 
-    python tests/spark/exactly_once_spark.py run --records 200000 --driver-kills 3 --broker-kills 1 --seed 7
-    python tests/spark/exactly_once_spark.py run --records 1000000 --runs 10
-    python tests/spark/exactly_once_spark.py run --delivery at_least_once          # shows duplicates
+    python tests/spark/exactly_once_spark.py run --records 1000000 --seed 7
+    python tests/spark/exactly_once_spark.py run --runs 10 --contrast-records 1000000
+    python tests/spark/exactly_once_spark.py run --standalone --records 200000 --executor-kills 1
 
-The query is a process of its own (`drive`), started again from its checkpoint until it has read everything.
-Faults, all from one seed:
-- tasks whose first attempt fails when part of its rows has been handed on (`--task-failures`, a probability);
+Three brokers, three replicas. The query is a process of its own (`drive`), started again from its checkpoint
+until it has read everything. Faults, all from one seed, at moments that are chosen as shares of the output:
+- tasks whose first attempt fails when part or all of its rows have been handed on (`--task-failures`, a
+  probability);
+- SIGKILL of a Python worker (`--worker-kills`), which leaves its transaction open;
 - SIGKILL of the driver with everything it started, or of Spark's JVM alone, which leaves Python workers
-  behind that go on writing for a while. It strikes at a phase that is seen from outside, in the offsets of
-  the commit log: a decision being written (1), decided but not all ended (2), or at any time (0);
-- SIGKILL of a broker, which comes back two seconds later.
+  behind that go on writing for a while (`--driver-kills`). It may wait for a phase that is seen from outside,
+  in the offsets of the commit log: a decision being written, or decided but not all ended;
+- SIGKILL of a broker, which comes back some seconds later (`--broker-kills`);
+- with `--standalone`, on one master and two workers: SIGKILL of an executor (`--executor-kills`).
 
 The judge reads the output with read_committed and compares it with the input: numbers that are missing,
-numbers that come more than once, and values that are not the input's.
+numbers that come more than once, and values that are not the input's. Then the same faults strike a query
+that writes at least once (`--contrast-records`; 0: not at all), which must show duplicates: a judge that
+finds none there would find none anywhere, and the program fails.
 """
 
 import argparse
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from spark_driver import Driver, Moment, Watch, kill_one, settings_of
+from spark_standalone import SparkStandalone
 
-from tidelog.client.client_settings import READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import LATEST, Cluster
-from tidelog.client.faults import ClientFault
 from tidelog.client.partition_reader import PartitionReader
 from tidelog.client.produce_requests import BatchToSend
 from tidelog.client.transactional_writer import TransactionalWriter, init_producer, open_transactions
 from tidelog.model.identifiers import TopicPartition
-from tidelog.pipelines.commit_protocol import COMMIT_LOG_TOPIC
 from tidelog.pipelines.record_batches import Rows, Stamp, choose_partitions, encode_batches
 from tidelog.pipelines.record_columns import AbortedTransaction, decode
 from tidelog.testing.cluster import RunningCluster
 
 PARTITIONS = 4
 INPUT, OUTPUT = "numbers", "copies"
-VALUE_BYTES = 100
-ANY_TIME, WRITING, DECIDED = 0, 1, 2
-#: offsets that a commit takes in the log: the decision, its marker, the done mark
-OFFSETS_PER_COMMIT = 3
+#: so that a task has more than the sink gathers before it writes, and fails with something written
+VALUE_BYTES = 200
 RUN_SECONDS_MAX = 1_500
-DRIVER_SECONDS_MAX = 400
+DRIVER_SECONDS_MAX = 600
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 
 
 @dataclass
@@ -76,13 +79,21 @@ class Verdict:
     def exact(self) -> bool:
         return not (self.missing or self.duplicated or self.wrong)
 
+    @property
+    def as_promised(self) -> bool:
+        """Exactly once is exact and leaves nothing open; at least once shows that the judge notices."""
+        if self.delivery == EXACTLY_ONCE:
+            return self.exact and not self.left_open
+        return self.duplicated > 0 and not (self.missing or self.wrong)
 
-def value_of(number: int) -> bytes:
-    return (b"%d:" % number).ljust(VALUE_BYTES, b"x")
+
+# ---------------------------------------------------------------- input and judge
 
 
-def settings_of(bootstrap: str, isolation: str = "read_committed") -> ClientSettings:
-    return ClientSettings.from_options({"bootstrap.servers": bootstrap, "isolation.level": isolation})
+def values_of(numbers: pa.Array) -> pa.Array:
+    """The value of each number: the number, then filled up."""
+    texts = pc.binary_join_element_wise(numbers.cast(pa.string()), "", ":")
+    return pc.ascii_rpad(texts, width=VALUE_BYTES, padding="x").cast(pa.binary())
 
 
 def fill(bootstrap: str, records: int) -> None:
@@ -92,11 +103,10 @@ def fill(bootstrap: str, records: int) -> None:
         writer = TransactionalWriter(cluster, producer)
         sequences: dict[int, int] = {}
         for start in range(0, records, 50_000):
-            numbers = range(start, min(records, start + 50_000))
-            keys = pa.array([b"%d" % number for number in numbers])
-            values = pa.array([value_of(number) for number in numbers])
+            numbers = pa.array(np.arange(start, min(records, start + 50_000)))
+            keys = numbers.cast(pa.string()).cast(pa.binary())
             # of now: retention takes what is old
-            rows = Rows(keys, values, np.full(len(keys), int(time.time() * 1000), dtype=np.int64))
+            rows = Rows(keys, values_of(numbers), np.full(len(keys), int(time.time() * 1000), dtype=np.int64))
             partitions = choose_partitions(keys, PARTITIONS, 0)
             stamp = Stamp(producer.producer_id, producer.producer_epoch)
             batches = encode_batches(rows, partitions, sequences, stamp, batch_bytes=128 << 10)
@@ -115,11 +125,11 @@ def judge(bootstrap: str, verdict: Verdict) -> None:
             for piece in PartitionReader(cluster, place).slices(0, listed.offset, 60_000):
                 aborted = [AbortedTransaction(*one) for one in piece.aborted or ()]
                 columns, offset = decode(piece.records, offset, listed.offset, aborted=aborted)
-                for key, value in zip(columns.keys.to_pylist(), columns.values.to_pylist(), strict=True):
-                    number = int(key)
-                    if value != value_of(number):
-                        verdict.wrong += 1
-                    counts[number] += 1
+                numbers = columns.keys.cast(pa.string()).cast(pa.int64())
+                verdict.wrong += len(numbers) - (
+                    pc.sum(pc.equal(columns.values, values_of(numbers))).as_py() or 0
+                )
+                np.add.at(counts, numbers.to_numpy(), 1)
     verdict.missing = int((counts == 0).sum())
     verdict.duplicated = int(np.maximum(counts - 1, 0).sum())
 
@@ -128,7 +138,7 @@ def judge(bootstrap: str, verdict: Verdict) -> None:
 
 
 def failing_tasks(probability: float, seed: int) -> Any:
-    """A step that hands rows on and, in some first attempts, fails in the middle."""
+    """A step that hands rows on and, in some first attempts, fails in the middle or at the end."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -136,15 +146,16 @@ def failing_tasks(probability: float, seed: int) -> Any:
         context = TaskContext.get()
         assert context is not None
         batch_id = context.getLocalProperty("streaming.sql.batchId")
-        lot = random.Random(f"{seed} {batch_id} {context.partitionId()}").random()
-        fails = context.attemptNumber() == 0 and lot < probability
-        for number, batch in enumerate(batches):
-            if fails and number:
-                raise RuntimeError("this task was chosen to fail")
-            if fails and batch.num_rows > 1:
+        choose = random.Random(f"{seed} {batch_id} {context.partitionId()}")
+        fails = context.attemptNumber() == 0 and choose.random() < probability
+        in_the_middle = choose.random() < 0.3
+        for batch in batches:
+            if fails and in_the_middle:
                 yield batch.slice(0, batch.num_rows // 2)
-                raise RuntimeError("this task was chosen to fail")
+                break
             yield batch
+        if fails:
+            raise RuntimeError("this task was chosen to fail")
 
     return step
 
@@ -152,16 +163,20 @@ def failing_tasks(probability: float, seed: int) -> Any:
 def drive(arguments: argparse.Namespace) -> None:
     """The driver process: copy until everything that was there at the start is copied."""
     # Workers run the same Python, whether or not its environment is activated.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    spark = (
-        SparkSession.builder.master("local[2,4]")
+    builder = (
+        SparkSession.builder.master(arguments.master)
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    for name, value in json.loads(arguments.spark_settings).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     source = (
         spark.readStream.format("tidelog")
@@ -188,200 +203,214 @@ def drive(arguments: argparse.Namespace) -> None:
     spark.stop()
 
 
-class Driver:
-    """The driver as a process group of its own."""
-
-    def __init__(self, command: list[str], log: Path) -> None:
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-
-    def kill(self, *, jvm_alone: bool) -> None:
-        """SIGKILL; the group is the driver and its JVM, while Python workers have a group of their own."""
-        if jvm_alone:
-            for child in _children(self.process.pid):
-                if "java" in _command_of(child):
-                    os.kill(child, signal.SIGKILL)
-            try:
-                self.process.wait(10)
-                return
-            except subprocess.TimeoutExpired:
-                pass
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def _children(process_id: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == process_id:
-            child = int(path.parent.name)
-            found += [child, *_children(child)]
-    return found
-
-
-def _command_of(process_id: int) -> str:
-    try:
-        return Path(f"/proc/{process_id}/cmdline").read_bytes().split(b"\0")[0].decode()
-    except OSError:
-        return ""
-
-
 # ---------------------------------------------------------------- faults
 
 
-class Watch:
-    """Looks at the ends of the commit log and of the output, as often as it can."""
+class Fault(NamedTuple):
+    """When as much as `share` of the records has been written, `kind` strikes."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._cluster = Cluster(settings_of(bootstrap, "read_uncommitted"))
-        self._places: dict[str, list[TopicPartition]] = {}
+    share: float
+    kind: str
+    moment: Moment = Moment.ANY
+    #: of a driver: its JVM alone; of a broker: seconds until it is back
+    jvm_alone: bool = False
+    seconds_away: float = 0.0
+    broker_id: int = 0
+
+
+def planned_faults(arguments: argparse.Namespace, seed: int) -> list[Fault]:
+    """The faults of a run in their order, from its seed."""
+    choose = random.Random(seed)
+    kinds = (
+        ["driver"] * arguments.driver_kills
+        + ["broker"] * arguments.broker_kills
+        + ["worker"] * arguments.worker_kills
+        + ["executor"] * arguments.executor_kills
+    )
+    return sorted(
+        Fault(
+            round(choose.uniform(0.03, 0.85), 3),
+            kind,
+            choose.choice(list(Moment)),
+            choose.random() < 0.5,
+            choose.uniform(3, 8),
+            choose.randrange(1, arguments.brokers + 1),
+        )
+        for kind in kinds
+    )
+
+
+class Striker:
+    """Carries the plan out, one fault after the other."""
+
+    def __init__(
+        self, cluster: RunningCluster, standalone: SparkStandalone | None, verdict: Verdict, plan: list[Fault]
+    ) -> None:
+        self._cluster = cluster
+        self._standalone = standalone
+        self._verdict = verdict
+        self._left = list(plan)
+        self._watch = Watch(cluster.bootstrap, OUTPUT)
+        self._returning: threading.Thread | None = None
+        self.struck: Counter[str] = Counter()
+
+    def strike(self, driver: Driver) -> bool:
+        """Strike until the driver has ended, by itself (False) or by our hand (True)."""
+        while self._left and driver.running:
+            fault = self._left[0]
+            if self._watch.written() < fault.share * self._verdict.records:
+                time.sleep(0.05)
+                continue
+            if fault.kind == "driver":
+                seen = self._watch.wait_for(fault.moment, driver, self._verdict.delivery == EXACTLY_ONCE)
+                if not driver.running:
+                    break
+                driver.kill(jvm_alone=fault.jvm_alone)
+                self._done(f"driver killed: {seen}" + (", workers left behind" if fault.jvm_alone else ""))
+                return True
+            if fault.kind == "broker":
+                self._kill_broker(fault)
+            elif fault.kind == "worker" and not driver.kill_worker():
+                time.sleep(0.05)  # there is none between two micro-batches
+            elif fault.kind == "executor" and not self._kill_executor():
+                time.sleep(0.05)
+            else:
+                self._done(f"{fault.kind} killed")
+        return False
+
+    def _done(self, what: str) -> None:
+        self.struck[what] += 1
+        del self._left[0]
+
+    def _kill_executor(self) -> bool:
+        assert self._standalone is not None, "executors of their own are there with --standalone only"
+        pythons = self._standalone.executor_pythons()
+        assert pythons <= {str(self._standalone.bare_python)}, f"executors have help from {pythons}"
+        return bool(pythons) and kill_one(self._standalone.executors())
+
+    def _kill_broker(self, fault: Fault) -> None:
+        """Kill a broker; it comes back while the query goes on."""
+        self.wait_brokers()
+        self._cluster.wait_in_sync()
+        self._cluster.kill(fault.broker_id)
+
+        def come_back() -> None:
+            time.sleep(fault.seconds_away)
+            self._cluster.start(fault.broker_id)
+
+        self._returning = threading.Thread(target=come_back)
+        self._returning.start()
+        self._done("broker killed")
+
+    def wait_brokers(self) -> None:
+        if self._returning is not None:
+            self._returning.join()
+            self._returning = None
 
     def close(self) -> None:
-        self._cluster.close()
+        self.wait_brokers()
+        self._watch.close()
 
-    def sum_of(self, topic: str) -> int:
-        if topic not in self._places:
-            found = self._cluster.topics([topic])
-            if topic not in found:
-                return 0
-            self._places[topic] = [TopicPartition(topic, one.partition) for one in found[topic].partitions]
-        listed = self._cluster.list_offsets(dict.fromkeys(self._places[topic], LATEST), READ_UNCOMMITTED)
-        return sum(one.offset for one in listed.values())
-
-    def wait(self, driver: Driver, phase: int, delivery: str, delay_seconds: float) -> str | None:
-        """Wait for progress and then for the phase; None when the driver ends before."""
-        topic = COMMIT_LOG_TOPIC if delivery == "exactly_once" else OUTPUT
-        deadline = time.monotonic() + DRIVER_SECONDS_MAX
-        start = self._sum_or_none(topic)
-        while time.monotonic() < deadline and driver.process.poll() is None:
-            now = self._sum_or_none(topic)
-            if now is None or start is None:
-                start = now
-                continue
-            if topic == OUTPUT or phase == ANY_TIME:
-                if now > start:
-                    time.sleep(delay_seconds)
-                    return "any time"
-            elif now > start and now % OFFSETS_PER_COMMIT == phase:
-                return "decision being written" if phase == WRITING else "decided, not ended"
-            time.sleep(0.05 if phase == ANY_TIME else 0.002)
-        return None
-
-    def _sum_or_none(self, topic: str) -> int | None:
-        try:
-            return self.sum_of(topic)
-        except ClientFault:
-            return None
+    @property
+    def left(self) -> list[Fault]:
+        return self._left
 
 
-def run(arguments: argparse.Namespace, seed: int) -> Verdict:
+def run(arguments: argparse.Namespace, seed: int, delivery: str, records: int) -> Verdict:
     """One query from the first record to the last, with faults on the way."""
-    choose = random.Random(seed)
-    verdict = Verdict(arguments.delivery, arguments.records, seed)
-    faults: Counter[str] = Counter()
+    verdict = Verdict(delivery, records, seed)
     started = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="tidelog-exactly-once-") as folder,
-        RunningCluster(arguments.brokers) as cluster,
-    ):
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-exactly-once-"))
+        standalone = stack.enter_context(SparkStandalone()) if arguments.standalone else None
+        cluster = stack.enter_context(RunningCluster(arguments.brokers))
         for topic in (INPUT, OUTPUT):
             cluster.create_topic(topic, partitions=PARTITIONS)
-        fill(cluster.bootstrap, arguments.records)
+        fill(cluster.bootstrap, records)
         log = Path(arguments.log or f"{folder}/driver.log")
         command = [
             *(sys.executable, __file__, "drive", "--bootstrap", cluster.bootstrap),
-            *("--checkpoint", f"{folder}/checkpoint", "--delivery", arguments.delivery),
+            *("--checkpoint", f"{folder}/checkpoint", "--delivery", delivery),
             *("--records-per-batch", str(arguments.records_per_batch), "--seed", str(seed)),
             *("--task-failures", str(arguments.task_failures)),
         ]
-        kills, broker_kills = arguments.driver_kills, arguments.broker_kills
-        watch = Watch(cluster.bootstrap)
-        while True:
-            verdict.driver_starts += 1
-            driver = Driver(command, log)
-            try:
-                if broker_kills:
-                    broker_kills -= _kill_a_broker(cluster, choose, faults, watch, driver, arguments)
-                if kills:
-                    phase = choose.choice((ANY_TIME, WRITING, DECIDED))
-                    seen = watch.wait(driver, phase, arguments.delivery, choose.uniform(0, 1.5))
-                    if seen is not None:
-                        kills -= 1
-                        jvm_alone = choose.random() < 0.5
-                        driver.kill(jvm_alone=jvm_alone)
-                        faults[f"driver killed: {seen}{', workers left' if jvm_alone else ''}"] += 1
-                        continue
-                code = driver.process.wait(DRIVER_SECONDS_MAX)
-            finally:
-                if driver.process.poll() is None:
-                    driver.kill(jvm_alone=False)
-            if code == 0:
-                break
-            faults["driver failed and was started again"] += 1
-            if time.monotonic() - started > RUN_SECONDS_MAX:
-                raise TimeoutError(f"the query does not end; the last of {log}:\n{_tail(log)}")
-        watch.close()
+        if standalone is not None:
+            command += ["--master", standalone.url, "--spark-settings", json.dumps(standalone.settings)]
+        striker = Striker(cluster, standalone, verdict, planned_faults(arguments, seed))
+        stack.callback(striker.close)
+        _drive_to_the_end(command, log, striker, verdict, standalone)
+        striker.wait_brokers()
         cluster.wait_in_sync()
         judge(cluster.bootstrap, verdict)
-        faults["task attempts failed"] = log.read_bytes().count(b"Exception in task")
-    verdict.faults = {name: count for name, count in faults.items() if count > 0}
+        striker.struck["task attempts failed"] = log.read_bytes().count(b"Exception in task")
+        if standalone is not None:
+            failed = standalone.log_text().count("Exception in task")
+            striker.struck["task attempts failed"] += failed
+    if striker.left:
+        striker.struck["planned, but the query had ended"] = len(striker.left)
+    verdict.faults = {name: count for name, count in striker.struck.items() if count > 0}
     verdict.seconds = round(time.monotonic() - started, 1)
     return verdict
 
 
-def _kill_a_broker(
-    cluster: RunningCluster,
-    choose: random.Random,
-    faults: Counter[str],
-    watch: Watch,
-    driver: Driver,
-    arguments: argparse.Namespace,
-) -> int:
-    """Kill a broker when the query has begun to write; it comes back two seconds later."""
-    if watch.wait(driver, ANY_TIME, arguments.delivery, choose.uniform(0, 1)) is None:
-        return 0
-    broker_id = choose.choice(cluster.broker_ids)
-    cluster.kill(broker_id)
-    timer = threading.Timer(2.0, lambda: cluster.start(broker_id))
-    timer.start()
-    timer.join()
-    faults["broker killed"] += 1
-    return 1
-
-
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-3_000:]
+def _drive_to_the_end(
+    command: list[str], log: Path, striker: Striker, verdict: Verdict, standalone: SparkStandalone | None
+) -> None:
+    """Start the driver again and again until it ends by itself, with everything copied."""
+    deadline = time.monotonic() + RUN_SECONDS_MAX
+    environment = None if standalone is None else standalone.environment
+    while True:
+        verdict.driver_starts += 1
+        driver = Driver(command, log, environment)
+        try:
+            if striker.strike(driver):
+                continue
+            code = driver.wait(DRIVER_SECONDS_MAX)
+        finally:
+            driver.close()
+        if code == 0:
+            return
+        striker.struck["driver failed and was started again"] += 1
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the query does not end; the last of {log}:\n{driver.log_tail()}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=("run", "drive"))
-    parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--records-per-batch", type=int, default=25_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--contrast-records", type=int, default=0, help="records of the at-least-once run")
+    parser.add_argument("--records-per-batch", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--driver-kills", type=int, default=3)
     parser.add_argument("--broker-kills", type=int, default=1)
+    parser.add_argument("--worker-kills", type=int, default=2)
+    parser.add_argument("--executor-kills", type=int, default=0)
     parser.add_argument("--task-failures", type=float, default=0.15)
-    parser.add_argument("--delivery", default="exactly_once")
-    parser.add_argument("--bootstrap")
-    parser.add_argument("--checkpoint")
+    parser.add_argument("--standalone", action="store_true")
     parser.add_argument("--log", help="keep the driver's output here")
+    parser.add_argument("--delivery", default=EXACTLY_ONCE, help="of drive")
+    parser.add_argument("--bootstrap", help="of drive")
+    parser.add_argument("--checkpoint", help="of drive")
+    parser.add_argument("--master", default="local[2,4]", help="of drive")
+    parser.add_argument("--spark-settings", default="{}", help="of drive")
     arguments = parser.parse_args()
     if arguments.command == "drive":
         drive(arguments)
         return 0
-    all_exact = True
-    for number in range(arguments.runs):
-        verdict = run(arguments, arguments.seed + number)
-        print(json.dumps({**asdict(verdict), "exact": verdict.exact}), flush=True)
-        all_exact &= verdict.exact
-    return 0 if all_exact else 1
+    plans = [(arguments.seed + number, EXACTLY_ONCE, arguments.records) for number in range(arguments.runs)]
+    if arguments.contrast_records:
+        plans.append((arguments.seed, AT_LEAST_ONCE, arguments.contrast_records))
+    kept = True
+    for seed, delivery, records in plans:
+        verdict = run(arguments, seed, delivery, records)
+        print(json.dumps({**asdict(verdict), "as_promised": verdict.as_promised}), flush=True)
+        if delivery == AT_LEAST_ONCE:
+            print(f"at least once: {verdict.duplicated} duplicates, which the check finds", flush=True)
+        kept &= verdict.as_promised
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":
