@@ -20,6 +20,7 @@ from tidelog.records.batch import read_header
 from tidelog.records.builder import assemble, build_control_batch
 from tidelog.records.compression import Codec
 from tidelog.storage.partition_log import PartitionLog, mark_for_swap
+from tidelog.storage.producer_state import Duplicate
 from tidelog.storage.segment import CLEANED, Segment, SegmentCorrupt
 from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
@@ -314,6 +315,29 @@ def test_producers_and_aborted_transactions_survive_a_crash(
     assert state(log) == expected
     log.close()
     assert state(open_log(disk, DIRECTORY, clean=True, segment_bytes=600)) == expected
+
+
+@pytest.mark.parametrize("batches_after_the_roll", [0, 1, 3])
+def test_retries_are_known_when_the_broker_was_killed_right_after_a_roll(
+    disk: SimulatedDisk, batches_after_the_roll: int
+) -> None:
+    """Five batches may be on their way without an answer; a snapshot of producers keeps the last one only."""
+    log = open_log(disk, DIRECTORY)
+    sent = [
+        append(log, [NOW_MS], producer_id=7, producer_epoch=0, base_sequence=number)
+        for number in range(5 - batches_after_the_roll)
+    ]
+    log.roll(NOW_MS)
+    rolled_at = log.log_end_offset
+    sent += [
+        append(log, [NOW_MS], producer_id=7, producer_epoch=0, base_sequence=len(sent) + number)
+        for number in range(batches_after_the_roll)
+    ]
+    log.close(clean=False)
+    recovered = open_log(disk, DIRECTORY, clean=False, recovery_point=rolled_at)
+    for batch in sent:
+        verdict = recovered.producers.check(read_header(batch.data))
+        assert isinstance(verdict, Duplicate) and verdict.base_offset == batch.base_offset
 
 
 def test_a_marker_whose_index_entry_cannot_be_written_is_taken_back(disk: SimulatedDisk) -> None:
