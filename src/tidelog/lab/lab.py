@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, LATEST, LIST_OFFSETS, Cluster
@@ -36,6 +36,7 @@ from tidelog.lab.lab_cluster import LabCluster
 from tidelog.lab.network import Network
 from tidelog.lab.scenario import Scenario, Topic
 from tidelog.server.cluster_view import NoView, PartitionView
+from tidelog.server.local_cluster import REPLICAS_MAX
 
 WAIT_SECONDS = 30.0
 POLL_SECONDS = 0.05
@@ -139,18 +140,24 @@ class Lab:
             )
         return self.cluster.network
 
-    def create_topic(self, topic: Topic | str, **options: Any) -> str:
-        """Create a topic: a `Topic`, or a name with `partitions`, `replication_factor` and settings."""
-        if isinstance(topic, Topic):
-            configs = {name.replace(".", "_"): value for name, value in topic.configs.items()}
-            name = self.cluster.create_topic(
-                topic.name, topic.partitions, topic.replication_factor, **configs
-            )
-        else:
-            name = self.cluster.create_topic(topic, **options)
-        self.topics.append(name)
-        self.events.emit("topic-created", f"topic {name} is there", topic=name)
-        return name
+    def create_topic(
+        self,
+        topic: Topic | str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        **configs: Any,
+    ) -> str:
+        """Create a topic, a `Topic` or a name; it is there with full ISRs. `retention_ms=1` sets retention.ms."""
+        if isinstance(topic, str):
+            named = {name.replace("_", "."): str(value) for name, value in configs.items()}
+            topic = Topic(topic, partitions, replication_factor, named)
+        replicas = topic.replication_factor or min(self.scenario.brokers, REPLICAS_MAX)
+        wanted = NewTopic(topic.name, topic.partitions, replicas, config=dict(topic.configs))
+        self.admin().create_topics([wanted])[topic.name].result(WAIT_SECONDS)
+        self.cluster.wait_in_sync([topic.name])
+        self.topics.append(topic.name)
+        self.events.emit("topic-created", f"topic {topic.name} is there", topic=topic.name)
+        return topic.name
 
     def partition(self, topic: str, partition: int = 0) -> PartitionView:
         """Leader, replicas and ISR, as a broker that answers says now."""

@@ -190,7 +190,7 @@ def lookup_by_time(lab: Lab, see: Observation) -> None:
 FIELDS = (
     ("base offset", 8, "the broker writes it"),
     ("batch length", 4, "bytes that follow"),
-    ("leader epoch", 4, "of its leader; the broker writes it"),
+    ("leader epoch", 4, "the broker writes it too"),
     ("magic", 1, "format 2, since 2017"),
     ("CRC-32C", 4, "over everything behind it"),
     ("attributes", 2, "codec, time type, transaction"),
