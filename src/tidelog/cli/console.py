@@ -61,6 +61,12 @@ def console_installed() -> bool:
 @click.option("--no-login", is_flag=True, help="Ask for no login, though the cluster is secured.")
 @click.option("--new-user", metavar="NAME[:read]", help="Ask for a password, print a line for a users file.")
 @click.option(
+    "--registry",
+    metavar="URL",
+    help="A schema registry, to show Avro, JSON Schema and Protobuf records; name:password for it come from"
+    " TIDELOG_REGISTRY_USER_INFO.",
+)
+@click.option(
     "--data",
     "data_folders",
     multiple=True,
@@ -80,6 +86,7 @@ def console(
     users_file: Path | None,
     no_login: bool,
     new_user: str | None,
+    registry: str | None,
     data_folders: tuple[Path, ...],
     exit_with_stdin: bool,
 ) -> None:
@@ -116,6 +123,8 @@ def console(
         read_only=read_only,
         login_roles=roles,
         users_file=users_file,
+        registry=registry,
+        registry_user_info=os.environ.get("TIDELOG_REGISTRY_USER_INFO", ""),
         data_folders=data_folders,
         allowed_hosts=(*allowed_hosts, host),
         timeout_seconds=connection.timeout_seconds,

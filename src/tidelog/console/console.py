@@ -19,6 +19,7 @@ from tidelog.console.login import ClusterCheck, FileCheck, Login, Session
 from tidelog.console.protection import Token
 from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
+from tidelog.console.schema_registry import SchemaRegistry
 from tidelog.console.segment_files import SegmentFiles
 from tidelog.console.snapshot import Snapshot, TopicView
 from tidelog.console.tails import Tails
@@ -61,6 +62,9 @@ class ConsoleSettings:
     login_roles: Mapping[str, str] | None = None
     #: people of the console's own, in place of the cluster's
     users_file: Path | None = None
+    #: the address of a schema registry, and `name:password` for it
+    registry: str | None = field(default=None, repr=False)
+    registry_user_info: str = field(default="", repr=False)
     #: data folders of brokers on this machine that may be read, to show segments
     data_folders: tuple[Path, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -84,7 +88,12 @@ class Console:
             self.client, self._watching, GroupClient(self._watching), settings.poll_seconds
         )
         self.reader = RecordReader(self.client)
-        self.tails = Tails(self.client)
+        self.schemas = (
+            None
+            if settings.registry is None
+            else SchemaRegistry(settings.registry, settings.registry_user_info)
+        )
+        self.tails = Tails(self.client, self.schemas)
         self.segments = SegmentFiles(settings.data_folders)
         self.token = Token()
         self.login = _login(settings)

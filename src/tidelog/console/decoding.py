@@ -1,4 +1,4 @@
-"""Bytes of a record as people want to see them: text, JSON, MessagePack, or hex.
+"""Bytes of a record as people want to see them: text, JSON, MessagePack, with a registry's schema, or hex.
 
 Nothing here fails: bytes that do not fit the format asked for are shown as hex, with a note. The result is
 plain text; templates and scripts escape it, for records are hostile input.
@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.console import message_pack
+from tidelog.console.schema_registry import FRAMING_BYTES, SchemaRegistry
 
-FORMATS = ("auto", "text", "json", "msgpack", "hex")
+FORMATS = ("auto", "text", "json", "schema", "msgpack", "hex")
 STRUCTURE_BYTES_MAX = 1 << 20
 SHOWN_BYTES_MAX = 64 << 10
 HEX_ROW_BYTES = 16
-#: magic byte and schema id before the payload, as Confluent's serializers write it
-FRAMING_BYTES = 5
 _PLAIN_CONTROLS = {"\n", "\r", "\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """`format` says what `text` is: null, empty, text, json, msgpack or hex."""
+    """`format` says what `text` is: null, empty, text, json, avro, json-schema, protobuf, msgpack or hex."""
 
     format: str
     text: str
@@ -29,8 +28,14 @@ class Decoded:
     note: str = ""
 
 
-def decode(data: bytes | None, wanted: str = "auto", *, pretty: bool = False) -> Decoded:
-    """The bytes in a format; `auto` takes the first of JSON, text, MessagePack and hex that fits."""
+def decode(
+    data: bytes | None,
+    wanted: str = "auto",
+    *,
+    pretty: bool = False,
+    schemas: SchemaRegistry | None = None,
+) -> Decoded:
+    """The bytes in a format; `auto` takes the first of JSON, text, schema, MessagePack and hex that fits."""
     if data is None:
         return Decoded("null", "", 0)
     if not data:
@@ -44,13 +49,18 @@ def decode(data: bytes | None, wanted: str = "auto", *, pretty: bool = False) ->
         return found or _hex(data, pretty, "not JSON")
     if wanted == "msgpack":
         return _message_pack(data, pretty) or _hex(data, pretty, "not MessagePack")
-    return _guessed(data, pretty)
+    if wanted == "schema":
+        return _framed(data, pretty, schemas)
+    return _guessed(data, pretty, schemas)
 
 
-def structure(data: bytes | None) -> Any:
-    """JSON or MessagePack as Python values, text where it is only that; None where it is neither."""
+def structure(data: bytes | None, schemas: SchemaRegistry | None = None) -> Any:
+    """What a schema, JSON or MessagePack says as Python values, text where it is only that; else None."""
     if not data or len(data) > STRUCTURE_BYTES_MAX:
         return None
+    framed = schemas.decode(data) if schemas is not None else None
+    if framed is not None and not framed.fault:
+        return framed.value
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -65,7 +75,23 @@ def structure(data: bytes | None) -> Any:
         return None
 
 
-def _guessed(data: bytes, pretty: bool) -> Decoded:
+def _framed(data: bytes, pretty: bool, schemas: SchemaRegistry | None) -> Decoded:
+    """A value that was asked for by its schema."""
+    if schemas is None:
+        return _hex(data, pretty, "the console was given no registry")
+    framed = schemas.decode(data) if len(data) <= STRUCTURE_BYTES_MAX else None
+    if framed is None:
+        return _hex(data, pretty, "not framed with a schema id")
+    if framed.fault:
+        return _hex(data, pretty, f"schema {framed.schema_id}: {framed.fault}")
+    shown = _cut(framed.kind, _json_text(framed.value, pretty), data)
+    note = f"schema {framed.schema_id}"
+    return Decoded(
+        shown.format, shown.text, shown.size_bytes, f"{note}, {shown.note}" if shown.note else note
+    )
+
+
+def _guessed(data: bytes, pretty: bool, schemas: SchemaRegistry | None) -> Decoded:
     if data[:1] in (b"{", b"["):
         found = _json(data, pretty)
         if found is not None:
@@ -77,8 +103,10 @@ def _guessed(data: bytes, pretty: bool) -> Decoded:
     if packed is not None:
         return packed
     if data[0] == 0 and len(data) > FRAMING_BYTES:
+        if schemas is not None:
+            return _framed(data, pretty, schemas)
         schema_id = int.from_bytes(data[1:FRAMING_BYTES], "big")
-        inner = _guessed(data[FRAMING_BYTES:], pretty)
+        inner = _guessed(data[FRAMING_BYTES:], pretty, None)
         return Decoded(inner.format, inner.text, len(data), f"may be framed with schema id {schema_id}")
     return _hex(data, pretty)
 

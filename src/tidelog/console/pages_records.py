@@ -29,6 +29,7 @@ from tidelog.console.record_reader import (
 )
 from tidelog.console.record_view import RecordView, record_json, record_row
 from tidelog.console.rendering import path_part, plural
+from tidelog.console.schema_registry import SchemaRegistry
 from tidelog.console.snapshot import TopicView
 
 LIMITS = (50, 100, 250, 500)
@@ -40,15 +41,15 @@ IMPORT_LINES_MAX = 10_000
 VALUE_KINDS = ("text", "json", "hex", "base64", "null")
 
 
-def compiled(expression: str) -> Predicate | None:
+def compiled(expression: str, schemas: SchemaRegistry | None) -> Predicate | None:
     """The filter of a query; ConsoleFault with what is wrong in it."""
     try:
-        return compile_filter(expression)
+        return compile_filter(expression, schemas)
     except ValueError as fault:
         raise ConsoleFault(str(fault), 'For example: value.amount > 100 and key contains "eu-"') from fault
 
 
-def look_of(view: TopicView, fields: Mapping[str, str], limit: int, **more: Any) -> Look:
+def look_of(console: Console, view: TopicView, fields: Mapping[str, str], limit: int, **more: Any) -> Look:
     """The look into a topic that a query describes."""
     start = From(choice(fields, "from", STARTS))
     number = 0
@@ -69,7 +70,7 @@ def look_of(view: TopicView, fields: Mapping[str, str], limit: int, **more: Any)
         start,
         number,
         limit,
-        compiled(fields.get("filter", "")),
+        compiled(fields.get("filter", ""), console.schemas),
         key.encode() if key else None,
         committed_only=fields.get("uncommitted", "") != "1",
         **more,
@@ -87,7 +88,7 @@ def records(console: Console, request: Request) -> Response:
     fault = ""
     seen = Seen((), 0, True, {})
     try:
-        seen = console.reader.look(look_of(view, fields, limit))
+        seen = console.reader.look(look_of(console, view, fields, limit))
     except ConsoleFault as failure:
         fault = f"{failure.message}. {failure.hint}"
     key_format, value_format = _formats(fields)
@@ -99,7 +100,7 @@ def records(console: Console, request: Request) -> Response:
         view.name,
         tab="records",
         topic=view,
-        rows=[record_row(record, key_format, value_format) for record in seen.records],
+        rows=[record_row(record, key_format, value_format, console.schemas) for record in seen.records],
         seen=seen,
         fault=fault,
         fields={name: fields.get(name, "") for name in names},
@@ -143,8 +144,8 @@ def record(console: Console, request: Request) -> Response:
         topic=view,
         record=found,
         asked=offset,
-        key=decode(found.key, key_format, pretty=True),
-        value=decode(found.value, value_format, pretty=True),
+        key=decode(found.key, key_format, pretty=True, schemas=console.schemas),
+        value=decode(found.value, value_format, pretty=True, schemas=console.schemas),
         headers=[(header, decode(value)) for header, value in found.headers],
         formats=FORMATS,
         key_format=key_format,
@@ -162,7 +163,7 @@ async def tail(console: Console, request: Request) -> Response:
     fields = dict(request.query_params)
     view = await run_in_threadpool(console.topic, request.path_params["topic"])
     # What a look from the newest on would show comes first, so that the page is not empty.
-    look = look_of(view, {**fields, "from": "newest"}, LIMITS[0])
+    look = look_of(console, view, {**fields, "from": "newest"}, LIMITS[0])
     ends = await run_in_threadpool(
         console.client.offsets, [(view.name, number) for number in look.partitions]
     )
@@ -208,9 +209,11 @@ def export(console: Console, request: Request) -> Response:
     limit = integer(fields, "export_limit", EXPORT_RECORDS_MAX, 1, EXPORT_RECORDS_MAX)
     if fields.get("from", "newest") == "newest" and "export_limit" not in fields:
         fields["from"] = "beginning"
-    look = look_of(view, fields, limit, seconds_max=EXPORT_SECONDS_MAX, scanned_max=2 * EXPORT_RECORDS_MAX)
+    look = look_of(
+        console, view, fields, limit, seconds_max=EXPORT_SECONDS_MAX, scanned_max=2 * EXPORT_RECORDS_MAX
+    )
     found = console.reader.stream(look)
-    lines = json_lines(found) if form == "jsonl" else csv_lines(found)
+    lines = json_lines(found) if form == "jsonl" else csv_lines(found, console.schemas)
     kind = "application/x-ndjson" if form == "jsonl" else "text/csv; charset=utf-8"
     headers = {"content-disposition": f'attachment; filename="{view.name}.{form}"'}
     return StreamingResponse(lines, media_type=kind, headers=headers)
@@ -221,7 +224,7 @@ def json_lines(found: Iterator[RecordView]) -> Iterator[str]:
         yield json.dumps(record_json(item), ensure_ascii=False) + "\n"
 
 
-def csv_lines(found: Iterator[RecordView]) -> Iterator[str]:
+def csv_lines(found: Iterator[RecordView], schemas: SchemaRegistry | None = None) -> Iterator[str]:
     """CSV with a header line; text that a spreadsheet would take for a formula gets a quote before it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -233,8 +236,8 @@ def csv_lines(found: Iterator[RecordView]) -> Iterator[str]:
                 item.partition,
                 item.offset,
                 item.timestamp_ms,
-                _cell(decode(item.key).text),
-                _cell(decode(item.value).text),
+                _cell(decode(item.key, schemas=schemas).text),
+                _cell(decode(item.value, schemas=schemas).text),
                 headers,
             )
         )
@@ -318,7 +321,7 @@ def records_json(console: Console, request: Request) -> Response:
     view = console.topic(request.path_params["topic"])
     fields = dict(request.query_params)
     limit = integer(fields, "limit", LIMITS[0], 1, PAGE_RECORDS_MAX)
-    seen = console.reader.look(look_of(view, fields, limit))
+    seen = console.reader.look(look_of(console, view, fields, limit))
     return JSONResponse(
         {
             "records": [record_json(item) for item in seen.records],

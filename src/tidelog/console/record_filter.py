@@ -18,6 +18,7 @@ from typing import Any
 
 from tidelog.console.decoding import structure
 from tidelog.console.record_view import RecordView
+from tidelog.console.schema_registry import SchemaRegistry
 
 EXPRESSION_CHARACTERS_MAX = 1_000
 DEPTH_MAX = 20
@@ -40,13 +41,13 @@ _ROOTS = ("key", "value", "headers", "offset", "partition", "timestamp")
 _LITERAL_WORDS = {"true": True, "false": False, "null": None}
 
 
-def compile_filter(expression: str) -> Predicate | None:
+def compile_filter(expression: str, schemas: SchemaRegistry | None = None) -> Predicate | None:
     """The test for records that an expression means; None for an empty one."""
     if not expression.strip():
         return None
     if len(expression) > EXPRESSION_CHARACTERS_MAX:
         raise ValueError(f"the filter is longer than {EXPRESSION_CHARACTERS_MAX} characters")
-    parser = _Parser(_tokens(expression))
+    parser = _Parser(_tokens(expression), schemas)
     predicate = parser.disjunction(0)
     if parser.position != len(parser.tokens):
         raise ValueError(f"{parser.tokens[parser.position][1]!r} was not expected in the filter")
@@ -69,7 +70,8 @@ def _tokens(expression: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+    def __init__(self, tokens: list[tuple[str, str]], schemas: SchemaRegistry | None) -> None:
+        self._schemas = schemas
         self.tokens = tokens
         self.position = 0
 
@@ -118,16 +120,17 @@ class _Parser:
 
     def comparison(self) -> Predicate:
         kind, word = self.take()
+        schemas = self._schemas
         root, *path = word.split(".")
         if kind == "operator":
             raise ValueError(f"{word!r} was not expected in the filter")
         if kind == "text" or root not in _ROOTS:
             return _search(_unquoted(word) if kind == "text" else word)
         if self.peek()[1] not in _OPERATORS:
-            return lambda record: field_of(record, root, path) not in (None, "", False)
+            return lambda record: field_of(record, root, path, schemas) not in (None, "", False)
         comparator = self.take()[1]
         literal = self.literal()
-        return lambda record: _compare(comparator, field_of(record, root, path), literal)
+        return lambda record: _compare(comparator, field_of(record, root, path, schemas), literal)
 
     def literal(self) -> Any:
         kind, word = self.take()
@@ -154,7 +157,7 @@ def _search(word: str) -> Predicate:
     return lambda record: needle in (record.key or b"") or needle in (record.value or b"")
 
 
-def field_of(record: RecordView, root: str, path: list[str]) -> Any:
+def field_of(record: RecordView, root: str, path: list[str], schemas: SchemaRegistry | None = None) -> Any:
     """What a path means for a record; None where there is nothing."""
     if root == "headers":
         return next((_text(value) for name, value in record.headers if name == ".".join(path)), None)
@@ -162,7 +165,7 @@ def field_of(record: RecordView, root: str, path: list[str]) -> Any:
         data = record.key if root == "key" else record.value
         if not path:
             return _text(data)
-        found = structure(data)
+        found = structure(data, schemas)
         for step in path:
             if isinstance(found, dict):
                 found = found.get(step)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.console.decoding import decode
+from tidelog.console.schema_registry import SchemaRegistry
 
 PREVIEW_CHARACTERS = 400
 
@@ -27,10 +28,15 @@ class RecordView:
         return len(self.key or b"") + len(self.value or b"")
 
 
-def record_row(record: RecordView, key_format: str = "auto", value_format: str = "auto") -> dict[str, Any]:
+def record_row(
+    record: RecordView,
+    key_format: str = "auto",
+    value_format: str = "auto",
+    schemas: SchemaRegistry | None = None,
+) -> dict[str, Any]:
     """What a row of the record browser shows: previews, not the whole of large values."""
-    key = decode(record.key, key_format)
-    value = decode(record.value, value_format)
+    key = decode(record.key, key_format, schemas=schemas)
+    value = decode(record.value, value_format, schemas=schemas)
     return {
         "partition": record.partition,
         "offset": record.offset,

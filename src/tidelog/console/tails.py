@@ -17,6 +17,7 @@ from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.record_filter import Predicate
 from tidelog.console.record_reader import record_of
 from tidelog.console.record_view import record_row
+from tidelog.console.schema_registry import SchemaRegistry
 
 TAILS_MAX = 32
 ROUND_SECONDS = 0.5
@@ -40,8 +41,9 @@ Receiver = Callable[[list[dict[str, Any]], int], None]
 class Tails:
     """The open tails, counted."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: KafkaClient, schemas: SchemaRegistry | None = None) -> None:
         self._client = client
+        self._schemas = schemas
         self._lock = threading.Lock()
         self._open: set[Tail] = set()
 
@@ -62,7 +64,9 @@ class Tails:
                 raise ConsoleFault(
                     f"{TAILS_MAX} live tails are open", "Close one in another window.", UNAVAILABLE
                 )
-            tail = Tail(self._client, topic, starts, predicate, formats, receiver, self._closed)
+            tail = Tail(
+                self._client, topic, starts, predicate, formats, receiver, self._closed, self._schemas
+            )
             self._open.add(tail)
         tail.start()
         return tail
@@ -88,6 +92,7 @@ class Tail(threading.Thread):
         formats: tuple[str, str],
         receiver: Receiver,
         closed: Callable[["Tail"], None],
+        schemas: SchemaRegistry | None = None,
     ) -> None:
         super().__init__(name=f"console-tail-{topic}", daemon=True)
         self._client = client
@@ -97,6 +102,7 @@ class Tail(threading.Thread):
         self._formats = formats
         self._receiver = receiver
         self._closed = closed
+        self._schemas = schemas
         self._stop_requested = threading.Event()
 
     def stop(self) -> None:
@@ -129,7 +135,7 @@ class Tail(threading.Thread):
             left_out += max(0, record.offset - self._next.get(record.partition, record.offset))
             self._next[record.partition] = record.offset + 1
             if self._predicate is None or self._predicate(record):
-                rows.append(record_row(record, *self._formats))
+                rows.append(record_row(record, *self._formats, self._schemas))
         if rows or left_out:
             self._receiver(rows, left_out)
         if len(messages) >= ROUND_RECORDS_MAX and self._predicate is None:
