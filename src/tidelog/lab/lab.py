@@ -147,7 +147,7 @@ class Lab:
         replication_factor: int | None = None,
         **configs: Any,
     ) -> str:
-        """Create a topic, a `Topic` or a name; it is there with full ISRs. `retention_ms=1` sets retention.ms."""
+        """Create a topic, a `Topic` or a name, and wait for it; `retention_ms=1` sets retention.ms."""
         if isinstance(topic, str):
             named = {name.replace("_", "."): str(value) for name, value in configs.items()}
             topic = Topic(topic, partitions, replication_factor, named)

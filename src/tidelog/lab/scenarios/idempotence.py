@@ -1,4 +1,4 @@
-"""Idempotence: a lost answer makes a duplicate, unless the broker knows the producer and its sequence numbers."""
+"""Idempotence: a lost answer makes a duplicate, unless the broker knows producers and their sequences."""
 
 import time
 
@@ -137,8 +137,7 @@ def after_crash(lab: Lab, see: Observation) -> None:
     lab.faults.start(1)
     answer = wire_requests.produce(lab.wire(1), "by-hand", 0, again)
     end = lab.positions("by-hand").high_watermark
-    see.say(
-        f"answer: {wire_requests.error_name(answer.error)}, offset {answer.base_offset}; the log ends at {end}"
-    )
+    told = wire_requests.error_name(answer.error)
+    see.say(f"answer: {told}, offset {answer.base_offset}; the log ends at {end}")
     see.check("the third copy is taken for what it is", answer.error == 0 and answer.base_offset == 0, answer)
     see.check("the log still has one record", end == 1, end)

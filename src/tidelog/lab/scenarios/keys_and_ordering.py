@@ -99,7 +99,7 @@ def no_order_across(lab: Lab, see: Observation) -> None:
     prediction="some taxi's newest record is in another partition than its history, so its order is lost",
 )
 def more_partitions(lab: Lab, see: Observation) -> None:
-    from confluent_kafka.admin import NewPartitions
+    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
     lab.admin().create_partitions([NewPartitions("rides", 7)])["rides"].result(20)
     lab.cluster.wait_in_sync(["rides"])
