@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -56,6 +56,11 @@ def written(spark: SparkSession, folder: Path) -> list[int]:
     return numbers(spark.read.schema("partition int, offset long, value string").parquet(str(folder / "out")))
 
 
+def written_or_none(spark: SparkSession, folder: Path) -> list[int]:
+    """The same while there may be nothing yet."""
+    return written(spark, folder) if (folder / "out" / "_spark_metadata" / "0").exists() else []
+
+
 def wait_until(condition: Callable[[], bool], query: Any = None) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     while not condition():
@@ -69,6 +74,13 @@ def committed(admin: Any, group: str, topic: str, partitions: int) -> list[int]:
     asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p) for p in range(partitions)])
     found = admin.list_consumer_group_offsets([asked])[group].result(SECONDS_MAX)
     return [row.offset for row in found.topic_partitions]
+
+
+def lag_seen(admin: Any, group: str, topic: str, partitions: int) -> int:
+    """The lag of a group, from nothing but what an unmodified admin client is told."""
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    ends = [future.result(SECONDS_MAX).offset for future in admin.list_offsets(asked).values()]
+    return sum(ends) - sum(max(0, offset) for offset in committed(admin, group, topic, partitions))
 
 
 def test_batch(spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill) -> None:
@@ -114,6 +126,34 @@ def test_batch_ranges_and_columns(
     assert numbers(spark.read.format("tidelog").options(**by_time).load()) == list(range(990, 995))
 
 
+def test_batch_by_pattern_assignment_and_timestamps(
+    spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill
+) -> None:
+    first, second = make_topic(2, "patterned"), make_topic(1, "patterned")
+    fill(first, range(100), 2)
+    fill(second, range(100, 200))
+
+    def read(**given: str) -> list[int]:
+        frame = spark.read.format("tidelog").options(**{"kafka.bootstrap.servers": bootstrap, **given}).load()
+        return numbers(frame)
+
+    assert read(subscribePattern=f"{first}|{second[:-1]}.") == list(range(200))
+    assert read(subscribe=f"{first}, {second}") == list(range(200))
+    assert read(assign=f'{{"{first}":[1],"{second}":[0]}}') == [*range(1, 100, 2), *range(100, 200)]
+    starting = f'{{"{first}":{{"0":1000050,"1":1000090}}}}'
+    assert read(subscribe=first, startingOffsetsByTimestamp=starting) == sorted(
+        [*range(50, 100, 2), *range(91, 100, 2)]
+    )
+    ending = f'{{"{first}":{{"0":1000010,"1":0}}}}'
+    assert read(subscribe=first, endingOffsetsByTimestamp=ending) == list(range(0, 10, 2))
+    late = {"subscribe": first, "startingTimestamp": "2000000"}
+    with pytest.raises(PySparkException, match="startingOffsetsByTimestampStrategy=latest"):
+        read(**late)
+    assert read(**late, startingOffsetsByTimestampStrategy="latest") == []
+    frame = spark.read.format("tidelog").options(**options(bootstrap, second, maxRecordsPerPartition="30"))
+    assert frame.load().rdd.getNumPartitions() == 4
+
+
 def test_stream_in_limited_batches_and_from_a_checkpoint(
     spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill, admin: Any, tmp_path: Path
 ) -> None:
@@ -152,6 +192,87 @@ def test_a_running_query_sees_new_records_and_partitions_and_shows_its_lag(
         shown = CliRunner().invoke(tidelog, ["group", "lag", f"group-of-{topic}", "--bootstrap", bootstrap])
         assert shown.exit_code == 0, shown.output
         assert "total lag 0" in shown.output
+    finally:
+        query.stop()
+
+
+def test_lag_of_a_running_query_as_an_admin_client_sees_it(
+    spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill, admin: Any, tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    fill(topic, range(1_000), 2)
+    given = options(bootstrap, topic, startingOffsets="earliest", maxOffsetsPerTrigger="100")
+    query = start(spark, tmp_path, given, processingTime="1 second")
+    try:
+        group = f"tidelog-spark-{query.id}"
+        seen: list[int] = []
+
+        def caught_up() -> bool:
+            seen.append(lag_seen(admin, group, topic, 2))
+            return seen[-1] == 0
+
+        wait_until(caught_up, query)
+        between = [lag for lag in seen if 0 < lag < 1_000]
+        assert between and between == sorted(between, reverse=True), seen
+        listed = admin.list_consumer_groups().result(SECONDS_MAX).valid
+        assert group in {row.group_id for row in listed}
+    finally:
+        query.stop()
+    fill(topic, range(1_000, 1_070), 2)
+    assert lag_seen(admin, group, topic, 2) == 70
+
+
+def test_a_micro_batch_waits_for_enough_records(
+    spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill, tmp_path: Path
+) -> None:
+    topic = make_topic(1)
+    fill(topic, range(100))
+    given = options(bootstrap, topic, startingOffsets="earliest", minOffsetsPerTrigger="150")
+    given |= {"maxTriggerDelay": "10m", "maxOffsetsPerTrigger": "160"}
+    query = start(spark, tmp_path, given, processingTime="100 milliseconds")
+    try:
+        # Before the first batch there is no last one to count the delay from: it waits like the others.
+        wait_until(lambda: query.status["message"] == "Waiting for data to arrive", query)
+        assert written_or_none(spark, tmp_path) == []
+        fill(topic, range(100, 300))
+        wait_until(lambda: written_or_none(spark, tmp_path) == list(range(160)), query)
+    finally:
+        query.stop()
+    # What is there is read at once when a query is told to stop at it.
+    run(spark, tmp_path, given)
+    assert written(spark, tmp_path) == list(range(300))
+
+
+def test_a_pattern_sees_topics_that_are_made_later(
+    spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill, tmp_path: Path
+) -> None:
+    first = make_topic(1, "later")
+    fill(first, range(10))
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribePattern": "later-.*"}
+    given |= {"startingOffsets": "earliest", "partitionDiscoveryIntervalMs": "200"}
+    query = start(spark, tmp_path, given, processingTime="100 milliseconds")
+    try:
+        wait_until(lambda: written_or_none(spark, tmp_path) == list(range(10)), query)
+        second = make_topic(1, "later")
+        fill(second, range(10, 20))
+        wait_until(lambda: written_or_none(spark, tmp_path) == list(range(20)), query)
+    finally:
+        query.stop()
+
+
+def test_a_topic_that_is_made_anew_stops_a_query(
+    spark: SparkSession, bootstrap: str, make_topic: MakeTopic, fill: Fill, admin: Any, tmp_path: Path
+) -> None:
+    topic = make_topic(1)
+    fill(topic, range(10))
+    given = options(bootstrap, topic, startingOffsets="earliest", partitionDiscoveryIntervalMs="200")
+    query = start(spark, tmp_path, given, processingTime="100 milliseconds")
+    try:
+        wait_until(lambda: written_or_none(spark, tmp_path) == list(range(10)), query)
+        admin.delete_topics([topic])[topic].result(SECONDS_MAX)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(SECONDS_MAX)
+        wait_until(lambda: not query.isActive)
+        assert "failOnDataLoss" in str(query.exception())
     finally:
         query.stop()
 

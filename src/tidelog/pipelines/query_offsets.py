@@ -5,16 +5,18 @@ ones are read), resolves where to start and end, and decides how far the next mi
 ask about a hundred times a second, so answers are kept for `latestOffsetCacheMs`, and the list of partitions
 for `partitionDiscoveryIntervalMs`.
 
-Data loss: partitions that are gone, ends that went backwards and new partitions that do not begin at 0 are
-errors, or warnings with failOnDataLoss=false. Offsets that retention removed are found by the readers.
+Data loss: partitions that are gone, topics that were made anew while the query runs, ends that went backwards
+and new partitions that do not begin at 0 are errors, or warnings with failOnDataLoss=false. Offsets that
+retention removed are found by the readers.
 """
 
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
 
-from tidelog.client.cluster import EARLIEST, LATEST, Cluster
+from tidelog.client.cluster import EARLIEST, LATEST, Cluster, TopicDescription
 from tidelog.client.faults import BadOption
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.arrow_stream import WHAT_TO_DO, DataLoss
@@ -43,6 +45,7 @@ class QueryOffsets:
         self._clock = clock
         self._partitions: tuple[TopicPartition, ...] = ()
         self._partitions_at: float | None = None
+        self._topic_ids: dict[str, UUID] = {}
         self._latest: Offsets = {}
         self._latest_at: float | None = None
         #: where a query with Trigger.AvailableNow ends
@@ -73,12 +76,21 @@ class QueryOffsets:
             topics = self.cluster.topics(where.topic for where in options.assigned)
         else:
             topics = self.cluster.topics(options.topics)
+        self._look_for_new_lives(topics)
         existing = {
             TopicPartition(name, row.partition) for name, topic in topics.items() for row in topic.partitions
         }
         if options.assigned:
             return tuple(where for where in options.assigned if where in existing)
         return tuple(sorted(existing))
+
+    def _look_for_new_lives(self, topics: Mapping[str, TopicDescription]) -> None:
+        """A topic with another id than before is another topic, though its offsets may look like progress."""
+        ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
+        for name in sorted(ids):
+            if self._topic_ids.get(name, ids[name]) != ids[name]:
+                self._report_loss(f"topic {name} was deleted and made anew, with what was not read of it")
+        self._topic_ids.update(ids)
 
     def check_subscription(self) -> None:
         """At the start of a query everything that was named must be there; raises BadOption."""

@@ -1,6 +1,7 @@
 """What the driver of a query decides, on a cluster of a few dictionaries and a clock that stands still."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -29,6 +30,7 @@ class SmallCluster:
         self.groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
         self.asked = {"topics": 0, "list_offsets": 0, "commit": 0}
         self.broken = False
+        self.topic_ids: dict[str, UUID] = {}
 
     def topics(self, names: Any = None) -> dict[str, TopicDescription]:
         self.asked["topics"] += 1
@@ -41,7 +43,7 @@ class SmallCluster:
                     for where in sorted(self.logs)
                     if where.topic == name
                 )
-                found[name] = TopicDescription(name, None, name.startswith("__"), rows)
+                found[name] = TopicDescription(name, self.topic_ids.get(name), name.startswith("__"), rows)
         return found
 
     def list_offsets(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
@@ -192,6 +194,24 @@ def test_data_loss_is_an_error_or_a_warning(caplog: pytest.LogCaptureFixture) ->
     assert end == {A0: 100, A1: 50}
     assert tolerant.ranges(start, end) == []
     assert "b-0 are gone" in caplog.text and "now ends at 50" in caplog.text
+
+
+def test_a_topic_that_was_made_anew_is_another(caplog: pytest.LogCaptureFixture) -> None:
+    start = {A0: 100, A1: 50}
+    strict, cluster, _ = query(LOGS)
+    tolerant, other, _ = query(LOGS, failOnDataLoss="false")
+    for offsets, one in ((strict, cluster), (tolerant, other)):
+        one.topic_ids["a"] = UUID(int=1)
+        offsets.next_end(start, limited=False)
+        # More records than before: offsets alone show nothing.
+        one.topic_ids["a"] = UUID(int=2)
+        one.logs[A0] = (0, 300)
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="topic a was deleted and made anew"):
+            strict.next_end(start, limited=False)
+    assert tolerant.next_end(start, limited=False)[A0] == 300
+    assert tolerant.next_end(start, limited=False)[A0] == 300
+    assert caplog.text.count("made anew") == 1
 
 
 def test_an_idle_query_seldom_asks() -> None:
