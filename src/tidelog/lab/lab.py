@@ -77,6 +77,7 @@ class Lab:
             scenario.settings,
             settings_of=scenario.settings_of,
             gates=scenario.gates,
+            users=scenario.users,
             data_directory=self.folder,
         )
         self.faults = Faults(self)

@@ -22,6 +22,16 @@ LAB_SETTINGS = {
 }
 
 
+#: One more listener, where users show a password; the lab itself comes by the other and may do all.
+USER_SETTINGS = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
 class LabCluster(RunningCluster):
     """Brokers that advertise their gates; `address` is a broker's own port, `bootstrap` the gates'."""
 
@@ -32,10 +42,12 @@ class LabCluster(RunningCluster):
         *,
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
         gates: bool = True,
+        users: bool = False,
         data_directory: Path | None = None,
     ) -> None:
         self.network = Network() if gates else None
         self._gate_ports = {number: ReservedPort() for number in range(1, brokers + 1)} if gates else {}
+        self._user_ports = {number: ReservedPort() for number in range(1, brokers + 1)} if users else {}
         own = {
             number: {
                 **self._advertised(number),
@@ -43,9 +55,8 @@ class LabCluster(RunningCluster):
             }
             for number in range(1, brokers + 1)
         }
-        super().__init__(
-            brokers, {**LAB_SETTINGS, **(settings or {})}, settings_of=own, data_directory=data_directory
-        )
+        shared = {**LAB_SETTINGS, **(USER_SETTINGS if users else {}), **(settings or {})}
+        super().__init__(brokers, shared, settings_of=own, data_directory=data_directory)
         if self.network is not None:
             for number, gate in self._gate_ports.items():
                 self.network.open_gate(number, gate.port, self.port(number))
@@ -54,6 +65,18 @@ class LabCluster(RunningCluster):
         if self.network is None:
             return {}
         return {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._gate_ports[number].port}"}
+
+    def _add(self, number: int) -> None:
+        super()._add(number)
+        if number in self._user_ports:
+            settings = self._processes[number].settings
+            for name in ("listeners", "advertised.listeners"):
+                if name in settings:
+                    settings[name] += f",USERS://{self.user_address(number)}"
+
+    def user_address(self, broker_id: int) -> str:
+        """`host:port` for users with passwords, where the scenario has any."""
+        return f"127.0.0.1:{self._user_ports[broker_id].port}"
 
     @property
     def bootstrap(self) -> str:
@@ -75,5 +98,5 @@ class LabCluster(RunningCluster):
         super().close()
         if self.network is not None:
             self.network.close()
-        for reserved in self._gate_ports.values():
+        for reserved in (*self._gate_ports.values(), *self._user_ports.values()):
             reserved.close()

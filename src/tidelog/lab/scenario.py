@@ -135,6 +135,7 @@ class Scenario:
         settings: Mapping[str, str] | None = None,
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
         gates: bool = True,
+        users: bool = False,
         needs: Sequence[str] = (),
         summary: str = "",
     ) -> None:
@@ -149,6 +150,8 @@ class Scenario:
         self.settings_of = {number: dict(values) for number, values in (settings_of or {}).items()}
         #: whether clients and brokers meet through gates that can be cut and slowed (see network)
         self.gates = gates
+        #: whether brokers have one more listener, for users with passwords (see lab_cluster)
+        self.users = users
         #: what is not in the plain install: names of `requirements.REQUIREMENTS`
         self.needs = tuple(needs)
         #: what to remember, said at the end
