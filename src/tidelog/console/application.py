@@ -33,6 +33,7 @@ from tidelog.console import (
     pages_records,
     pages_segments,
     pages_topics,
+    pages_write,
 )
 from tidelog.console.console import Console, NavigationEntry
 from tidelog.console.faults import FORBIDDEN, NOT_FOUND, UNAVAILABLE, ConsoleFault
@@ -59,7 +60,8 @@ READS: tuple[tuple[str, Read], ...] = (
     ("/topics/{topic}/records", pages_records.records),
     ("/topics/{topic}/records/{partition}/{offset}", pages_records.record),
     ("/topics/{topic}/export", pages_records.export),
-    ("/topics/{topic}/produce", pages_records.produce_page),
+    ("/topics/{topic}/produce", pages_write.produce_page),
+    ("/topics/{topic}/redrive", pages_write.redrive_page),
     ("/groups", pages_groups.groups),
     ("/group", pages_groups.group),
     ("/group/reset", pages_groups.reset_page),
@@ -86,8 +88,10 @@ CHANGES: tuple[tuple[str, Change], ...] = (
     ("/topics/{topic}/settings", pages_topics.alter_topic),
     ("/topics/{topic}/partitions", pages_topics.grow_topic),
     ("/topics/{topic}/delete", pages_topics.delete_topic),
-    ("/topics/{topic}/produce", pages_records.produce),
-    ("/topics/{topic}/import", pages_records.import_records),
+    ("/topics/{topic}/produce", pages_write.produce),
+    ("/topics/{topic}/import", pages_write.import_records),
+    ("/topics/{topic}/replay", pages_write.replay),
+    ("/topics/{topic}/redrive", pages_write.redrive),
     ("/group/reset", pages_groups.reset_group),
     ("/group/delete", pages_groups.delete_group),
 )

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -18,6 +19,16 @@ from tidelog.console.faults import UNAVAILABLE, ConsoleFault, explained
 from tidelog.console.kafka_client import KafkaClient
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+class ToSend(NamedTuple):
+    """A record to write."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
 class KafkaChanges:
@@ -68,28 +79,49 @@ class KafkaChanges:
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers
     ) -> tuple[int, int]:
         """Send one record with acks=all and wait; the partition and offset that it got."""
-        outcome: list[tuple[Any, Message]] = []
-        with explained(f"the record was not written to {topic!r}"):
+        ((written, offset),) = self.produce_all([ToSend(topic, partition, key, value, headers)])
+        return written, offset
+
+    def produce_all(self, records: Sequence["ToSend"]) -> list[tuple[int, int]]:
+        """Send records together and wait for all; the partitions and offsets that they got, in order.
+
+        Those before one that failed may be written: the fault says how many were.
+        """
+        outcomes: dict[int, tuple[Any, Message]] = {}
+
+        def delivered(number: int, error: Any, message: Message) -> None:
+            outcomes[number] = (error, message)
+
+        with explained("the records were not written"):
             producer = self._ready_producer()
-            producer.produce(
-                topic,
-                value=value,
-                key=key,
-                headers=list(headers),
-                partition=-1 if partition is None else partition,
-                on_delivery=lambda error, message: outcome.append((error, message)),
-            )
+            for number, record in enumerate(records):
+                producer.produce(
+                    record.topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=-1 if record.partition is None else record.partition,
+                    on_delivery=partial(delivered, number),
+                )
             producer.flush(self._client.timeout_seconds)
-        if not outcome:
-            raise ConsoleFault(
-                "the record is still not acknowledged", "Look at the topic again.", UNAVAILABLE
-            )
-        error, message = outcome[0]
-        if error is not None:
-            raise ConsoleFault(f"the record was not written: {error.str()}")
-        found_partition, offset = message.partition(), message.offset()
-        assert found_partition is not None and offset is not None
-        return found_partition, offset
+        places: list[tuple[int, int]] = []
+        for number in range(len(records)):
+            if number not in outcomes:
+                raise ConsoleFault(
+                    f"only {len(outcomes)} of {len(records)} records are acknowledged so far",
+                    "Look at the topic again.",
+                    UNAVAILABLE,
+                )
+            error, message = outcomes[number]
+            if error is not None:
+                written = sum(one is None for one, _ in outcomes.values())
+                raise ConsoleFault(
+                    f"{len(outcomes) - written} of {len(records)} records were not written: {error.str()}"
+                )
+            found_partition, offset = message.partition(), message.offset()
+            assert found_partition is not None and offset is not None
+            places.append((found_partition, offset))
+        return places
 
     def _ready_producer(self) -> Producer:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Pages about records: browse, one record with its batch, live tail, export, produce, import."""
+"""Pages about records: browse, one record with its batch, live tail, export; `pages_write` writes them."""
 
 import asyncio
 import csv
@@ -13,12 +13,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tidelog.console.batch_view import batch_with
 from tidelog.console.console import Console
+from tidelog.console.dead_letters import dead_letter
 from tidelog.console.decoding import FORMATS, decode
 from tidelog.console.faults import ConsoleFault
 from tidelog.console.pages_cluster import attempted
 from tidelog.console.parameters import choice, integer, moment_ms, optional_integer
 from tidelog.console.record_filter import Predicate, compile_filter
-from tidelog.console.record_import import parse_headers, parse_line, typed_bytes
+from tidelog.console.record_import import CSV_NULL, FORMULA_STARTS
 from tidelog.console.record_reader import (
     EXPORT_RECORDS_MAX,
     EXPORT_SECONDS_MAX,
@@ -28,7 +29,7 @@ from tidelog.console.record_reader import (
     Seen,
 )
 from tidelog.console.record_view import RecordView, record_json, record_row
-from tidelog.console.rendering import path_part, plural
+from tidelog.console.rendering import path_part
 from tidelog.console.schema_registry import SchemaRegistry
 from tidelog.console.snapshot import TopicView
 
@@ -37,8 +38,6 @@ STARTS = tuple(start.value for start in From)
 EXPORT_FORMATS = ("jsonl", "csv")
 TAIL_QUEUE_MAX = 64
 KEEP_ALIVE_SECONDS = 15.0
-IMPORT_LINES_MAX = 10_000
-VALUE_KINDS = ("text", "json", "hex", "base64", "null")
 
 
 def compiled(expression: str, schemas: SchemaRegistry | None) -> Predicate | None:
@@ -134,6 +133,7 @@ def record(console: Console, request: Request) -> Response:
     found = console.reader.one(name, partition, offset)
     fields = dict(request.query_params)
     key_format, value_format = _formats(fields)
+    letter = dead_letter(found)
     data, batch_fault = attempted(lambda: console.wire.batch_at(name, partition, found.offset), b"")
     return console.page(
         request,
@@ -152,6 +152,8 @@ def record(console: Console, request: Request) -> Response:
         value_format=value_format,
         batch=batch_with(data, found.offset),
         batch_fault=batch_fault,
+        letter=letter,
+        topics=sorted(name for name, one in console.snapshot().topics.items() if not one.internal),
     )
 
 
@@ -236,8 +238,8 @@ def csv_lines(found: Iterator[RecordView], schemas: SchemaRegistry | None = None
                 item.partition,
                 item.offset,
                 item.timestamp_ms,
-                _cell(decode(item.key, schemas=schemas).text),
-                _cell(decode(item.value, schemas=schemas).text),
+                csv_cell(item.key, schemas),
+                csv_cell(item.value, schemas),
                 headers,
             )
         )
@@ -247,73 +249,12 @@ def csv_lines(found: Iterator[RecordView], schemas: SchemaRegistry | None = None
     yield out.getvalue()
 
 
-def _cell(text: str) -> str:
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-# Writing
-
-
-def produce_page(console: Console, request: Request) -> Response:
-    """The form for a record, filled with another one to edit or send again where one is named."""
-    view = console.topic(request.path_params["topic"])
-    fields = dict(request.query_params)
-    values = {"key": "", "value": "", "value_kind": "text", "headers": "", "partition": ""}
-    if fields.get("copy_partition"):
-        source = console.reader.one(
-            view.name, integer(fields, "copy_partition"), integer(fields, "copy_offset")
-        )
-        values |= _form_of(source)
-    return console.page(
-        request,
-        "produce.html",
-        "topics",
-        view.name,
-        tab="produce",
-        topic=view,
-        values=values,
-        kinds=VALUE_KINDS,
-    )
-
-
-def _form_of(source: RecordView) -> dict[str, str]:
-    value = source.value
-    kind, text = "null", ""
-    if value is not None:
-        try:
-            kind, text = "text", value.decode("utf-8")
-        except UnicodeDecodeError:
-            kind, text = "hex", value.hex(" ")
-    headers = "\n".join(f"{name}={(data or b'').decode('utf-8', 'replace')}" for name, data in source.headers)
-    key = (source.key or b"").decode("utf-8", "replace")
-    return {"key": key, "value": text, "value_kind": kind, "headers": headers}
-
-
-def produce(console: Console, request: Request, form: Mapping[str, str]) -> Response:
-    name = request.path_params["topic"]
-    key_text = form.get("key", "")
-    key = None if not key_text and form.get("empty_key") != "1" else key_text.encode()
-    value = typed_bytes(form.get("value", ""), choice(form, "value_kind", VALUE_KINDS))
-    partition = optional_integer(form, "partition")
-    written, offset = console.changes.produce(
-        name, partition, key, value, parse_headers(form.get("headers", ""))
-    )
-    where = f"/topics/{path_part(name)}/records"
-    return console.done(where, f"Written to partition {written} at offset {offset}.")
-
-
-def import_records(console: Console, request: Request, form: Mapping[str, str]) -> Response:
-    """Write the records of JSON lines, as `export` made them, one after another."""
-    name = request.path_params["topic"]
-    lines = [line for line in form.get("lines", "").splitlines() if line.strip()]
-    if not lines:
-        raise ConsoleFault("there are no lines to import")
-    if len(lines) > IMPORT_LINES_MAX:
-        raise ConsoleFault(f"more than {IMPORT_LINES_MAX} lines", "Use 'tidelog produce' for large files.")
-    parsed = [parse_line(line, number) for number, line in enumerate(lines, start=1)]
-    for key, value, headers in parsed:
-        console.changes.produce(name, None, key, value, headers)
-    return console.done(f"/topics/{path_part(name)}/records", f"{plural(len(parsed), 'record')} written.")
+def csv_cell(data: bytes | None, schemas: SchemaRegistry | None) -> str:
+    """Bytes as text that `record_import` reads back; null is \\N, so that it differs from empty."""
+    if data is None:
+        return CSV_NULL
+    text = decode(data, schemas=schemas).text
+    return f"'{text}" if text[:1] in FORMULA_STARTS else text
 
 
 def records_json(console: Console, request: Request) -> Response:

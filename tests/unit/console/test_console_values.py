@@ -63,7 +63,7 @@ def test_a_file_of_json_lines_can_be_read_back() -> None:
     (line,) = json_lines(iter([RECORD]))
     fields = json.loads(line)
     assert fields["value_base64"] == "/wA="
-    assert parse_line(line, 1) == (b"=1+1", b"\xff\x00", [("h", b"v"), ("n", None)])
+    assert parse_line(line, 1) == (b"=1+1", b"\xff\x00", [("h", b"v"), ("n", None)], 0)
 
 
 def test_csv_has_no_formulas() -> None:
