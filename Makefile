@@ -105,6 +105,9 @@ bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside
 	@$(BIN)/python bench/spark_source.py
 	@$(BIN)/python bench/spark_sink.py
 
+lab-test: $(STAMP) ## Every scenario of the lab unattended, and every one of them noticing a broken system
+	@TIDELOG_LAB_TESTS=1 $(BIN)/pytest -q -n0 -s tests/lab
+
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
 	@$(BIN)/python bench/run.py
 

@@ -100,9 +100,9 @@ class TerminalNarrator:
 
     def _show(self, item: Shown) -> None:
         if isinstance(item, Table):
-            shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
-            if item.title:
-                shown.title = Text(item.title)
+            shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+            if item.title:  # rich would fold it to the width of the table
+                self.console.print(Padding(Text(item.title, style="italic"), (0, 0, 0, INDENT * 2)))
             for index, name in enumerate(item.columns):
                 numeric = all(isinstance(row[index], int | float) for row in item.rows)
                 shown.add_column(name, justify="right" if numeric else "left", overflow="fold")

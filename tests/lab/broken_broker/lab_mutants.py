@@ -1,0 +1,85 @@
+"""Wrong edits of a broker, by name; each breaks one promise, and the scenario about it must notice."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def retries_are_stored_again() -> None:
+    from tidelog.storage.producer_state import ProducerState
+
+    ProducerState.check = lambda self, header, *, from_client=True: None  # type: ignore[method-assign]
+
+
+def acknowledged_before_replicated() -> None:
+    from tidelog.broker.partition import Partition
+    from tidelog.model.errors import ErrorCode
+
+    def replicated(self: Partition, end_offset: int) -> ErrorCode:
+        return ErrorCode.NONE if self.leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    Partition.replicated = replicated  # type: ignore[method-assign]
+
+
+def minimum_of_replicas_is_ignored() -> None:
+    from tidelog.broker.partition import Partition
+
+    Partition.not_enough_replicas = lambda self: None  # type: ignore[method-assign]
+
+
+def nothing_is_retained_away() -> None:
+    from tidelog.broker.housekeeping import Housekeeping
+
+    Housekeeping.retain = lambda self: None  # type: ignore[method-assign]
+
+
+def nothing_is_compacted() -> None:
+    from tidelog.broker.compaction import Compaction
+
+    Compaction._dirtiest = lambda self: None  # type: ignore[method-assign]
+
+
+def elections_are_unclean() -> None:
+    from tidelog.controller import brokers, elections, isr_changes
+    from tidelog.controller.partition_change import Election
+
+    def election_of(topic: Any, image: Any, settings: Any) -> Election:
+        return Election.UNCLEAN
+
+    for module in (brokers, isr_changes, elections):
+        module.election_of = election_of
+
+
+def divergence_is_not_seen() -> None:
+    from tidelog.broker import follower_feeds
+
+    follower_feeds._diverges = lambda partition, wanted: None
+
+
+def open_transactions_are_visible() -> None:
+    from tidelog.broker.partition import Partition
+
+    Partition.readable_end = lambda self, read_committed: self.high_watermark  # type: ignore[method-assign]
+
+
+def lookups_by_time_are_late() -> None:
+    from tidelog.storage.partition_log import PartitionLog
+
+    original = PartitionLog.offset_by_timestamp
+
+    def offset_by_timestamp(self: PartitionLog, timestamp_ms: int, *rest: Any, **how: Any) -> Any:
+        return original(self, timestamp_ms + 5_000, *rest, **how)
+
+    PartitionLog.offset_by_timestamp = offset_by_timestamp  # type: ignore[method-assign]
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "retries are stored again": retries_are_stored_again,
+    "acknowledged before replicated": acknowledged_before_replicated,
+    "the minimum of replicas is ignored": minimum_of_replicas_is_ignored,
+    "nothing is retained away": nothing_is_retained_away,
+    "nothing is compacted": nothing_is_compacted,
+    "elections are unclean": elections_are_unclean,
+    "divergence is not seen": divergence_is_not_seen,
+    "open transactions are visible": open_transactions_are_visible,
+    "lookups by time are late": lookups_by_time_are_late,
+}

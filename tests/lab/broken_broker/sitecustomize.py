@@ -1,0 +1,14 @@
+"""Python imports this at its start where this folder is on PYTHONPATH: brokers then carry a wrong edit.
+
+`TIDELOG_LAB_MUTANT` names it (see `lab_mutants`). Only broker processes are changed; clients, and the process
+that runs the scenario, are what they are.
+"""
+
+import os
+import sys
+
+_name = os.environ.get("TIDELOG_LAB_MUTANT")
+if _name and "tidelog.server.child_broker" in sys.orig_argv:
+    from lab_mutants import MUTANTS
+
+    MUTANTS[_name]()
