@@ -16,6 +16,7 @@ from tidelog.console.group_client import GroupClient
 from tidelog.console.kafka_changes import KafkaChanges
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.login import ClusterCheck, FileCheck, Login, Session
+from tidelog.console.pipeline_files import state_folder
 from tidelog.console.protection import Token
 from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
@@ -44,6 +45,7 @@ NAVIGATION = (
     NavigationEntry("overview", "/", "Overview", "o"),
     NavigationEntry("topics", "/topics", "Topics", "t"),
     NavigationEntry("groups", "/groups", "Groups", "g"),
+    NavigationEntry("pipelines", "/pipelines", "Pipelines", "p"),
     NavigationEntry("brokers", "/brokers", "Brokers", "b"),
     NavigationEntry("transactions", "/transactions", "Transactions", "x"),
     NavigationEntry("access", "/access", "Access", "a"),
@@ -67,6 +69,8 @@ class ConsoleSettings:
     registry_user_info: str = field(default="", repr=False)
     #: data folders of brokers on this machine that may be read, to show segments
     data_folders: tuple[Path, ...] = ()
+    #: where pipelines of this machine say how they are
+    pipelines_folder: Path = field(default_factory=state_folder)
     allowed_hosts: tuple[str, ...] = ()
     timeout_seconds: float = 10.0
     poll_seconds: float = POLL_SECONDS

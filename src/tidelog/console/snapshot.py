@@ -105,7 +105,13 @@ class GroupView:
         return group_label(self.id, self.type)
 
 
-SPARK_PREFIXES = ("spark-kafka-source-", "spark-kafka-relation-", "spark-executor-", "tidelog-spark-")
+SPARK_PREFIXES = (
+    "spark-kafka-source-",
+    "spark-kafka-relation-",
+    "spark-executor-",
+    "tidelog-spark-",
+    "tidelog-pipeline-",
+)
 
 
 def group_label(group_id: str, group_type: str) -> str:

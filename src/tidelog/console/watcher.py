@@ -75,12 +75,15 @@ class Watcher:
         self._listeners: dict[int, Callable[[], None]] = {}
         self._listener_count = 0
         self._rates = Rates()
+        self._consumed = Rates()
         self._group_cursor = 0
         self._sampled_groups: list[str] = []
         self._ends: dict[TopicPartitionKey, int] = {}
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self.lag_history = History()
         self.rate_history = History()
+        #: records per second that groups commit
+        self.consumed_history = History()
         self.lag: dict[str, LagView] = {}
 
     @property
@@ -202,8 +205,12 @@ class Watcher:
             total = sum(max(0, end - offset) for offset, end in rows.values() if end is not None)
             self.lag[group_id] = LagView(total, rows, at)
             self.lag_history.add(group_id, at, total)
+            consumed = self._consumed.rate(group_id, at, sum(offsets.values()))
+            if consumed is not None:
+                self.consumed_history.add(group_id, at, consumed)
         for group_id in set(self.lag) - set(snapshot.groups):
             del self.lag[group_id]
+        self._consumed.keep_only(set(snapshot.groups))
         if everything:
             self._sample_rates(at, ends, alive)
 
