@@ -11,7 +11,7 @@ BROKERS ?= 1
 .DEFAULT_GOAL := help
 
 .PHONY: help up demo tour test test-failed check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
-	conformance-kafka-python browser-test spark-test spark-exactly-once spark-short bench-spark setup clean
+	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,7 +105,7 @@ bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside
 	@$(BIN)/python bench/spark_source.py
 	@$(BIN)/python bench/spark_sink.py
 
-lab-test: $(STAMP) ## Every scenario of the lab unattended, and every one of them noticing a broken system
+lab-test: $(STAMP) ## Every scenario of the lab unattended, then on nine broken systems, which they must notice
 	@TIDELOG_LAB_TESTS=1 $(BIN)/pytest -q -n0 -s tests/lab
 
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
