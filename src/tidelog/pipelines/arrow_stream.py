@@ -26,8 +26,11 @@ from tidelog.pipelines.offset_planning import OffsetRange
 from tidelog.pipelines.record_columns import AbortedTransaction, RecordColumns, decode
 from tidelog.records.batch import BatchHeader, iterate_headers
 
-#: records that become one Arrow batch, about
+#: records that become one Arrow batch: at most, and while their size is not known
 BATCH_RECORDS_MAX = 128 << 10
+BATCH_RECORDS_FIRST = 8 << 10
+#: the size that an Arrow batch should have: large enough for Spark, small enough for caches
+BATCH_BYTES = 8 << 20
 #: bytes as fetched that become one Arrow batch: records compressed 100-fold still fit Arrow's 32-bit offsets
 COMPRESSED_BYTES_MAX = 4 << 20
 
@@ -80,12 +83,14 @@ def read_range(
     cluster = cluster_of(settings)
     reader = PartitionReader(cluster, wanted.where)
     offset = wanted.start
+    portion = _Portion()
     while offset < wanted.end:
         try:
             for fetched in reader.slices(offset, wanted.end, patience_ms):
-                for piece in _pieces(fetched, wanted.end):
+                for piece in _pieces(fetched, wanted.end, portion):
                     batch = _decoded(piece, offset, wanted, columns, settings)
                     if batch.num_rows:
+                        portion.learn(batch)
                         yield batch
                 offset = fetched.next_offset
         except Refusal as refusal:
@@ -128,7 +133,20 @@ class _Piece(NamedTuple):
     aborted: Sequence[AbortedTransaction] | None
 
 
-def _pieces(fetched: Slice, end_offset: int) -> Iterator[_Piece]:
+class _Portion:
+    """How many records become one Arrow batch, from the size of those before."""
+
+    __slots__ = ("records_max",)
+
+    def __init__(self) -> None:
+        self.records_max = BATCH_RECORDS_FIRST
+
+    def learn(self, batch: pa.RecordBatch) -> None:
+        fitting = BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)
+        self.records_max = min(BATCH_RECORDS_MAX, max(1, fitting))
+
+
+def _pieces(fetched: Slice, end_offset: int, portion: _Portion) -> Iterator[_Piece]:
     aborted = None if fetched.aborted is None else [AbortedTransaction(*row) for row in fetched.aborted]
     begin = end = records_count = 0
     ended: list[BatchHeader] = []
@@ -139,7 +157,7 @@ def _pieces(fetched: Slice, end_offset: int) -> Iterator[_Piece]:
         records_count += header.records_count
         if header.control:
             ended.append(header)
-        if records_count >= BATCH_RECORDS_MAX or end - begin >= COMPRESSED_BYTES_MAX:
+        if records_count >= portion.records_max or end - begin >= COMPRESSED_BYTES_MAX:
             yield _Piece(fetched.records[begin:end], aborted)
             if aborted is not None:
                 aborted = _without_ended(aborted, ended)

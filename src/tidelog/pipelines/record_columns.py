@@ -1,14 +1,15 @@
 """Fetched bytes to columns: many record batches become Arrow arrays without a Python object per record.
 
 Only where a record begins is found by walking, one length after another, since each tells where the next one
-is. Everything else is read for all records at once: positions are numpy arrays, varints are read a byte of
-all of them at a time, and keys and values are cut out of the buffer by Arrow.
+is; records of one length are found many at a time. Everything else is read for all records at once: positions
+are numpy arrays, varints are read a byte of all of them at a time, and keys and values are cut out of the
+buffer by Arrow.
 
 Batches that a reader must not see are left out: control batches, those of aborted transactions (from the
 list that comes with a read_committed Fetch), and the records outside the range that was asked for.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,8 +26,8 @@ from tidelog.records.batch import (
     iterate_headers,
 )
 from tidelog.records.builder import CONTROL_COMMIT, control_type
-from tidelog.records.compression import Codec, decompress
-from tidelog.records.corrupt_record import CorruptRecord
+from tidelog.records.compression import Codec, decompress_into
+from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
 from tidelog.records.record import DECOMPRESSED_BYTES_MAX, RECORD_SIZE_MIN, iterate_records
 
 Positions = npt.NDArray[np.int64]
@@ -35,6 +36,13 @@ Bytes = npt.NDArray[np.uint8]
 
 #: a varint of 64 bits has ten bytes at most
 VARINT_BYTES_MAX = 10
+#: after the last record: four numbers can be read past its end
+_PADDING_BYTES = 4 * VARINT_BYTES_MAX
+#: what compressed records become, about
+UNPACKED_RATIO_GUESS = 4
+#: records whose lengths are read one by one before those that follow are compared with them
+WALK_RECORDS_MIN = 32
+WALK_RECORDS_MAX = 4096
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
@@ -89,10 +97,10 @@ def decode(
     """
     view = memoryview(data)
     headers, next_offset = _visible_batches(view, start_offset, end_offset, aborted, check_crc)
-    buffer, stretches = _join(view, headers)
-    starts, ends = _record_bounds(buffer, stretches)
+    data_joined, stretches = _join(view, headers)
+    starts, ends = _record_bounds(data_joined, stretches)
     return (
-        _columns(buffer, stretches, starts, ends, start_offset, end_offset, with_headers),
+        _columns(data_joined, stretches, starts, ends, start_offset, end_offset, with_headers),
         min(max(next_offset, start_offset), end_offset),
     )
 
@@ -135,55 +143,125 @@ def _commits(batch: memoryview, header: BatchHeader) -> bool:
     return any(control_type(record) == CONTROL_COMMIT for record in iterate_records(batch, header))
 
 
-def _join(view: memoryview, headers: Iterable[tuple[int, BatchHeader]]) -> tuple[bytes, list[_Stretch]]:
+def _join(view: memoryview, headers: Sequence[tuple[int, BatchHeader]]) -> tuple[Bytes, list[_Stretch]]:
     """All records in one buffer, those of compressed batches unpacked, and where each batch lies in it."""
-    pieces: list[bytes | memoryview] = []
+    guess = sum(
+        header.size_bytes if header.codec is Codec.NONE else UNPACKED_RATIO_GUESS * header.size_bytes
+        for _, header in headers
+    )
+    # Not zeroed: most of a guess that is too large is never touched.
+    buffer = np.empty(guess + _PADDING_BYTES, dtype=np.uint8)
     stretches: list[_Stretch] = []
     end = 0
     for position, header in headers:
-        piece: bytes | memoryview = view[
-            position + HEADER_SIZE : position + LOG_OVERHEAD + header.batch_length
-        ]
-        if header.codec is not Codec.NONE:
-            piece = decompress(header.codec, piece, DECOMPRESSED_BYTES_MAX)
-        if header.records_count * RECORD_SIZE_MIN > len(piece):
-            raise CorruptRecord(f"{len(piece)} bytes cannot hold {header.records_count} records")
-        pieces.append(piece)
-        stretches.append(_Stretch(header, end, end + len(piece)))
-        end += len(piece)
+        piece = view[position + HEADER_SIZE : position + LOG_OVERHEAD + header.batch_length]
+        buffer, size = _unpack(header.codec, piece, buffer, end)
+        if header.records_count * RECORD_SIZE_MIN > size:
+            raise CorruptRecord(f"{size} bytes cannot hold {header.records_count} records")
+        stretches.append(_Stretch(header, end, end + size))
+        end += size
     # The numbers of a record that is too short are read past its end before it is found wrong.
-    return b"".join((*pieces, bytes(4 * VARINT_BYTES_MAX))), stretches
+    buffer[end : end + _PADDING_BYTES] = 0
+    return buffer[: end + _PADDING_BYTES], stretches
 
 
-def _record_bounds(buffer: bytes, stretches: list[_Stretch]) -> tuple[Positions, Positions]:
+def _unpack(codec: Codec, piece: memoryview, buffer: Bytes, begin: int) -> tuple[Bytes, int]:
+    """Write the piece into the buffer, or into a larger one; the buffer, and how much was written."""
+    while True:
+        room = buffer.data[begin : len(buffer) - _PADDING_BYTES]
+        written = decompress_into(codec, piece, room[:DECOMPRESSED_BYTES_MAX])
+        if written is not None:
+            return buffer, written
+        if len(room) >= DECOMPRESSED_BYTES_MAX:
+            raise DecompressedTooLarge(DECOMPRESSED_BYTES_MAX)
+        larger = np.empty(begin + 4 * max(len(room), len(piece)) + _PADDING_BYTES, dtype=np.uint8)
+        larger[:begin] = buffer[:begin]
+        buffer = larger
+
+
+def _record_bounds(data: Bytes, stretches: list[_Stretch]) -> tuple[Positions, Positions]:
     """Where the content of each record starts, after its length, and where it ends."""
-    starts: list[int] = []
-    ends: list[int] = []
-    add_start, add_end = starts.append, ends.append
-    for header, position, stretch_end in stretches:
+    buffer = data.data
+    parts: list[Positions] = []
+    for stretch in stretches:
         try:
-            for _ in range(header.records_count):
-                length = buffer[position]
-                position += 1
-                if length >= 0x80:
-                    length &= 0x7F
-                    shift = 7
-                    while True:
-                        byte = buffer[position]
-                        position += 1
-                        length |= (byte & 0x7F) << shift
-                        if byte < 0x80:
-                            break
-                        shift += 7
-                add_start(position)
-                # Lengths are zig-zag coded; a negative one is odd and makes the sum below come out wrong.
-                position += length >> 1
-                add_end(position)
+            end = _walk(buffer, data, stretch, parts)
         except IndexError:
-            position = -1
-        if position != stretch_end:
-            raise CorruptRecord(f"the records of the batch at offset {header.base_offset} do not fill it")
-    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+            end = -1
+        if end != stretch.end:
+            raise CorruptRecord(
+                f"the records of the batch at offset {stretch.header.base_offset} do not fill it"
+            )
+    if not parts:
+        nothing = np.empty(0, dtype=np.int64)
+        return nothing, nothing
+    lengths, starts = _read_varints(data, np.concatenate(parts))
+    if (lengths < 0).any():
+        raise CorruptRecord("a record has a negative length")
+    return starts, starts + lengths
+
+
+def _walk(buffer: memoryview, data: Bytes, stretch: _Stretch, parts: list[Positions]) -> int:
+    """Find the records of a batch, one length after another; the position after the last one.
+
+    After some that have the same length, those that follow with the same one are found all at once.
+    """
+    position, left = stretch.position, stretch.header.records_count
+    portion = WALK_RECORDS_MIN
+    while left:
+        found: list[int] = []
+        add = found.append
+        for _ in range(min(left, portion)):
+            add(position)
+            length = buffer[position]
+            if length < 0x80:
+                position += 1 + (length >> 1)
+                continue
+            second = buffer[position + 1]
+            if second < 0x80:
+                position += 2 + ((length & 0x7F | second << 7) >> 1)
+            else:
+                position = _after_long(buffer, position)
+        left -= len(found)
+        parts.append(np.array(found, dtype=np.int64))
+        size = position - found[-1]
+        if size * (len(found) - 1) != found[-1] - found[0]:
+            portion = min(2 * portion, WALK_RECORDS_MAX)
+        elif left and size:
+            same = _same_length(data, found[-1], size, min(left, max(0, stretch.end - position) // size))
+            parts.append(same)
+            left -= len(same)
+            position += len(same) * size
+    return position
+
+
+def _after_long(buffer: memoryview, position: int) -> int:
+    """The position after a record of 8 KiB or more."""
+    length = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return position + (length >> 1)
+        if shift >= 7 * VARINT_BYTES_MAX:
+            raise CorruptRecord("a number has too many bytes")
+
+
+def _same_length(data: Bytes, last: int, size: int, count_max: int) -> Positions:
+    """The records after the one at `last` that follow each other at the distance `size`, its own size.
+
+    A record whose length is written like that of the one before is as long, so the next one is where it is
+    looked for: this is no guess.
+    """
+    following = last + size * np.arange(1, count_max + 1, dtype=np.int64)
+    different = np.zeros(count_max, dtype=bool)
+    for index in range(VARINT_BYTES_MAX):
+        different |= data[following + index] != data[last + index]
+        if data[last + index] < 0x80:
+            break
+    return following[: int(different.argmax())] if different.any() else following
 
 
 def _read_varints(data: Bytes, positions: Positions) -> tuple[Numbers, Positions]:
@@ -223,7 +301,7 @@ def _cut_out(buffer: pa.Buffer, starts: Positions, lengths: Numbers) -> pa.Array
 
 
 def _columns(
-    buffer: bytes,
+    data: Bytes,
     stretches: list[_Stretch],
     starts: Positions,
     ends: Positions,
@@ -231,7 +309,6 @@ def _columns(
     end_offset: int,
     with_headers: bool,
 ) -> RecordColumns:
-    data = np.frombuffer(buffer, dtype=np.uint8)
     counts = np.array([stretch.header.records_count for stretch in stretches], dtype=np.int64)
     timestamp_deltas, positions = _read_varints(data, starts + 1)
     offset_deltas, positions = _read_varints(data, positions)
@@ -251,7 +328,7 @@ def _columns(
     appended = np.repeat(stamps, counts)[wanted]
     created_ms = (_of_batches(stretches, "base_timestamp_ms", counts) + timestamp_deltas)[wanted]
     appended_ms = _of_batches(stretches, "max_timestamp_ms", counts)[wanted]
-    arrow_buffer = pa.py_buffer(buffer)
+    arrow_buffer = pa.py_buffer(data)
     return RecordColumns(
         offsets,
         np.where(appended, appended_ms, created_ms),
@@ -259,7 +336,7 @@ def _columns(
         _of_batches(stretches, "partition_leader_epoch", counts)[wanted].astype(np.int32),
         _cut_out(arrow_buffer, key_starts, key_lengths),
         _cut_out(arrow_buffer, value_starts, value_lengths),
-        _read_headers(buffer, header_counts, header_starts, ends[wanted]) if with_headers else None,
+        _read_headers(data.tobytes(), header_counts, header_starts, ends[wanted]) if with_headers else None,
     )
 
 

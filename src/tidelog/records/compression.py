@@ -102,20 +102,35 @@ def decompress(codec: Codec, data: bytes | bytearray | memoryview, limit_bytes: 
     return _decompress_stream(codec, memoryview(data), limit_bytes)
 
 
+def decompress_into(codec: Codec, data: bytes | memoryview, output: memoryview) -> int | None:
+    """Decompress into a buffer of the caller's; the bytes written, or None when they do not fit.
+
+    Raises `CorruptRecord` if `data` is not what the codec writes.
+    """
+    if codec in (Codec.NONE, Codec.SNAPPY):
+        try:
+            plain = decompress(codec, data, len(output))
+        except DecompressedTooLarge:
+            return None
+        output[: len(plain)] = plain
+        return len(plain)
+    try:
+        return int(_STREAM_DECOMPRESSORS[codec](data, output))
+    except cramjam.DecompressionError as error:
+        if _BUFFER_FULL in str(error):
+            return None
+        raise CorruptRecord(f"corrupt {codec.name.lower()} data: {error}") from error
+
+
 def _decompress_stream(codec: Codec, data: memoryview, limit_bytes: int) -> memoryview:
-    decompress_into = _STREAM_DECOMPRESSORS[codec]
     size_bytes = min(limit_bytes, max(_GUESS_BYTES_MIN, len(data) * _GUESS_RATIO))
     while True:
-        output = bytearray(size_bytes)
-        try:
-            written = decompress_into(data, output)
-        except cramjam.DecompressionError as error:
-            if _BUFFER_FULL not in str(error):
-                raise CorruptRecord(f"corrupt {codec.name.lower()} data: {error}") from error
-            if size_bytes >= limit_bytes:
-                raise DecompressedTooLarge(limit_bytes) from error
-        else:
-            return memoryview(output)[:written]
+        output = memoryview(bytearray(size_bytes))
+        written = decompress_into(codec, data, output)
+        if written is not None:
+            return output[:written]
+        if size_bytes >= limit_bytes:
+            raise DecompressedTooLarge(limit_bytes)
         del output  # before the larger one is allocated
         size_bytes = min(limit_bytes, size_bytes * _GROWTH)
 

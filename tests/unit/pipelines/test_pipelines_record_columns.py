@@ -72,6 +72,25 @@ def test_columns_are_the_records(seed: int) -> None:
     assert rows(columns) == [record for batch in batches[:-1] for record in iterate_records(batch)]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_runs_of_records_of_one_length(seed: int) -> None:
+    random = Random(seed)
+    sizes = [
+        size
+        for _ in range(random.randint(1, 12))
+        for size in [random.choice((0, 30, 57, 58, 59, 100, 8_180, 9_000))] * random.choice((1, 31, 33, 90))
+    ]
+    records = [
+        Record(offset, NOW_MS + random.choice((0, 0, 0, 70)), None, random.randbytes(size), ())
+        for offset, size in enumerate(sizes)
+    ]
+    codec = random.choice(list(Codec))
+    batch = bytes(build_batch(records, base_offset=0, codec=codec, keep_offsets=True))
+    columns, after = decode(batch, 0, EVERYTHING, with_headers=True)
+    assert rows(columns) == records
+    assert after == len(records)
+
+
 def test_aborted_transactions_and_markers_are_left_out() -> None:
     def batch(offset: int, producer_id: int) -> bytes:
         return bytes(
