@@ -78,8 +78,10 @@ class _Gate:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(there, back, return_exceptions=True)
-        except OSError:
-            return  # the broker is down, or a side hung up: the other one sees its connection end
+        except (OSError, asyncio.CancelledError):
+            # The broker is down, or a side hung up: the other one sees its connection end. Or the network
+            # is closed: the stream's own callback would tell a cancelled task as a defect.
+            return
         finally:
             for stream in passage.writers:
                 stream.close()
