@@ -21,6 +21,8 @@ COMMANDS = {
     "console": CommandEntry("tidelog.cli.console:console", "Run the web console for a cluster."),
     "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),
     "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
+    "pipeline": CommandEntry("tidelog.cli.pipeline:pipeline", "Run data pipelines on Spark."),
+    "dlq": CommandEntry("tidelog.cli.dlq:dlq", "Look at dead letters, and send them back."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "lab": CommandEntry("tidelog.cli.lab:lab", "Learn on a real cluster that is shown, broken and checked."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),

@@ -1,0 +1,193 @@
+"""A pipeline as a file: what YAML or Python says, read into a frozen value and checked.
+
+    name: big-orders                     # default: the name of the file
+    bootstrap: localhost:9092            # or kafka: {bootstrap.servers: …, security.protocol: …}
+    trigger: 10 seconds                  # available_now | continuous (default) | a time
+    checkpoint: /data/checkpoints/big    # default: below ~/.tidelog/pipelines
+    dead_letters: big-orders-dead
+    master: local[*]
+    spark: {spark.sql.shuffle.partitions: 4}
+
+and then either a ready pipeline
+
+    kind: archive
+    options: {topic: orders, path: /data/orders}
+
+or sources, steps and sinks (see `flow_parts`):
+
+    sources:
+      orders: {topic: orders, decode: json, schema: "customer STRING, amount DOUBLE"}
+    steps:
+      - {name: big, sql: SELECT customer, amount FROM orders WHERE amount > 100}
+    sinks:
+      - {from: big, topic: big-orders, key: customer}
+
+A Python file has a variable `pipeline`: a mapping of the same shape, in which a step may be a function
+itself.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidelog.client.faults import BadOption
+from tidelog.pipelines.flow_parts import Sink, Source, Step, read_sinks, read_sources, read_steps
+from tidelog.pipelines.python_files import load_module
+from tidelog.pipelines.ready import ready_pipeline
+from tidelog.pipelines.run_settings import RunSettings, Trigger, TriggerKind, kafka_options
+
+_FLOW_NAMES = ("sources", "steps", "sinks")
+_NAMES = (
+    "name",
+    "kind",
+    "options",
+    "bootstrap",
+    "kafka",
+    "trigger",
+    "checkpoint",
+    "dead_letters",
+    "master",
+    "spark",
+    *_FLOW_NAMES,
+)
+YAML_ENDINGS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One pipeline: how it runs, and either a ready pipeline or a flow."""
+
+    run: RunSettings
+    #: None for a flow
+    kind: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    steps: tuple[Step, ...] = ()
+    sinks: tuple[Sink, ...] = ()
+    #: the file it was read from
+    origin: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<Definition {self.run.name} {self.kind or 'flow'}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a command line says goes before what the file says."""
+
+    name: str | None = None
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    #: the cluster, when neither the file nor the command line names one
+    bootstrap_default: str | None = None
+    trigger: str | None = None
+    checkpoint: str | None = None
+    dead_letters: str | None = None
+    master: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_definition(
+    content: Mapping[str, Any], overrides: Overrides | None = None, *, stem: str, origin: Path | None = None
+) -> Definition:
+    """Check what a file says; `stem` is the name if there is none. Raises BadOption."""
+    over = overrides or Overrides()
+    given = {str(name).replace("-", "_"): value for name, value in content.items() if value is not None}
+    for name in given:
+        if name not in _NAMES:
+            near = difflib.get_close_matches(name, _NAMES, n=1)
+            meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_NAMES)}"
+            raise BadOption(f"a pipeline has no {name}{meant}")
+    kind = given.get("kind")
+    flow = [name for name in _FLOW_NAMES if name in given]
+    if kind is not None and flow:
+        raise BadOption(f"a pipeline of kind {kind} has its own {flow[0]}: leave out one or the other")
+    if kind is None and ("sources" not in given or "sinks" not in given):
+        raise BadOption("a pipeline has a kind (a ready pipeline), or sources, steps and sinks")
+    run = _run_settings(given, over, stem)
+    if kind is not None:
+        options = {**_mapping(given, "options"), **over.options}
+        return Definition(run, ready_pipeline(str(kind)).name, options, origin=origin)
+    if over.options or "options" in given:
+        raise BadOption("options are for ready pipelines; sources, steps and sinks have their own")
+    base = Path.cwd() if origin is None else origin.parent
+    sources = read_sources(_mapping(given, "sources"), base)
+    steps = read_steps(given.get("steps", ()), base, [source.name for source in sources])
+    known = [source.name for source in sources] + [step.name for step in steps]
+    return Definition(
+        run,
+        sources=sources,
+        steps=steps,
+        sinks=read_sinks(given["sinks"], known),
+        origin=origin,
+    )
+
+
+def _mapping(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = given.get(name, {})
+    if not isinstance(value, Mapping):
+        raise BadOption(f"{name} is a mapping of names to values, not {value!r}")
+    return value
+
+
+def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSettings:
+    kafka = kafka_options(_mapping(given, "kafka"))
+    if "bootstrap" in given:
+        kafka["kafka.bootstrap.servers"] = str(given["bootstrap"])
+    kafka |= kafka_options(over.kafka)
+    if over.bootstrap_default is not None:
+        kafka.setdefault("kafka.bootstrap.servers", over.bootstrap_default)
+    trigger = over.trigger or given.get("trigger")
+    checkpoint = over.checkpoint or given.get("checkpoint")
+    dead_letters = over.dead_letters or given.get("dead_letters")
+    return RunSettings(
+        name=over.name or str(given.get("name", stem)),
+        trigger=Trigger(TriggerKind.CONTINUOUS) if trigger is None else Trigger.read(trigger),
+        kafka=kafka,
+        checkpoint="" if checkpoint is None else _absolute(str(checkpoint)),
+        dead_letters=None if dead_letters is None else str(dead_letters),
+        master=over.master or str(given.get("master", "local[*]")),
+        spark={name: _spark_text(value) for name, value in _mapping(given, "spark").items()},
+    )
+
+
+def _absolute(path: str) -> str:
+    """Spark takes a relative path for one below the working directory of whoever asks."""
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def _spark_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def load_definition(path: Path, overrides: Overrides | None = None) -> Definition:
+    """Read a file; raises BadOption, with the file's name in it."""
+    if not path.exists():
+        raise BadOption(f"there is no file {path}")
+    try:
+        content = _yaml(path) if path.suffix in YAML_ENDINGS else _python(path)
+        return read_definition(content, overrides, stem=path.stem, origin=path.absolute())
+    except BadOption as fault:
+        raise BadOption(f"{path}: {fault}") from fault
+
+
+def _yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise BadOption("YAML needs PyYAML: pip install 'tidelog[spark]'") from None
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as fault:
+        raise BadOption(f"this is not YAML: {' '.join(str(fault).split())}") from None
+    if not isinstance(content, Mapping):
+        raise BadOption("a pipeline is a mapping of names to values")
+    return content
+
+
+def _python(path: Path) -> Mapping[str, Any]:
+    content = getattr(load_module(path), "pipeline", None)
+    if not isinstance(content, Mapping):
+        raise BadOption("a pipeline in Python is a variable 'pipeline' that is a mapping")
+    return content
