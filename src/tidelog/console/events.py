@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.console.snapshot import GroupView, Snapshot, TopicView
+from tidelog.console.snapshot import GroupView, MemberView, Snapshot, TopicPartitionKey, TopicView
 
 #: more changes of one kind in one topic are told in one sentence
 DETAILED_PARTITIONS_MAX = 3
@@ -126,6 +126,31 @@ def _group_events(before: Snapshot, after: Snapshot) -> Iterator[Event]:
         yield from group_changes(at, before.groups[name], after.groups[name])
 
 
+def _moves(at: float, old: GroupView, new: GroupView) -> Iterator[Event]:
+    """Who got and who gave up which partitions: the steps of a rebalance that a look can see."""
+    before = {item: member for member in old.members for item in member.assignment}
+    after = {item: member for member in new.members for item in member.assignment}
+    moved = [item for item in sorted(after) if before.get(item) is None or before[item].id != after[item].id]
+    if moved:
+        noun = "partition" if len(moved) == 1 else "partitions"
+        shown = [_move(item, before.get(item), after[item]) for item in moved[:DETAILED_PARTITIONS_MAX]]
+        more = f", and {len(moved) - len(shown)} more" if len(moved) > len(shown) else ""
+        text = f"{len(moved)} {noun} of group {new.id} went to another member: {', '.join(shown)}{more}"
+        yield Event(at, "reassigned", "note", text, "group", new.id)
+    free = [item for item in sorted(before) if item not in after]
+    if free:
+        shown = [f"{topic}-{number}" for topic, number in free[:DETAILED_PARTITIONS_MAX]]
+        more = f" and {len(free) - len(shown)} more" if len(free) > len(shown) else ""
+        verb = "is" if len(free) == 1 else "are"
+        text = f"{', '.join(shown)}{more} {verb} read by nobody in group {new.id}"
+        yield Event(at, "unassigned", "warn", text, "group", new.id)
+
+
+def _move(item: TopicPartitionKey, before: MemberView | None, after: MemberView) -> str:
+    source = f" from {before.client_id}" if before is not None else ""
+    return f"{item[0]}-{item[1]}{source} to {after.client_id}"
+
+
 def group_changes(at: float, old: GroupView, new: GroupView) -> Iterator[Event]:
     """The rebalance story of one group: members that came and went, states, moved partitions."""
     if old.described and new.described:
@@ -138,13 +163,10 @@ def group_changes(at: float, old: GroupView, new: GroupView) -> Iterator[Event]:
         for member_id in sorted(set(old_members) - set(new_members)):
             text = f"{old_members[member_id].client_id} left group {new.id}"
             yield Event(at, "member-left", "warn", text, "group", new.id)
-        old_owner = {item: member.id for member in old.members for item in member.assignment}
-        new_owner = {item: member.id for member in new.members for item in member.assignment}
-        moved = [item for item in new_owner if old_owner.get(item) != new_owner[item]]
-        if moved:
-            noun = "partition" if len(moved) == 1 else "partitions"
-            text = f"{len(moved)} {noun} of group {new.id} went to another member"
-            yield Event(at, "reassigned", "note", text, "group", new.id)
+        if old.epoch is not None and new.epoch is not None and new.epoch > old.epoch:
+            text = f"Group {new.id} is at epoch {new.epoch}, it was {old.epoch}"
+            yield Event(at, "group-epoch", "note", text, "group", new.id)
+        yield from _moves(at, old, new)
     if old.state != new.state:
         severity = "good" if new.state == "stable" else "warn" if "rebalanc" in new.state else "note"
         text = f"Group {new.id} is {new.state}, it was {old.state}"

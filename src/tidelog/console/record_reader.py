@@ -25,7 +25,8 @@ PAGE_RECORDS_MAX = 500
 EXPORT_RECORDS_MAX = 100_000
 EXPORT_SECONDS_MAX = 60.0
 CONSUME_BATCH = 500
-POLL_SECONDS = 0.5
+#: a call waits for a full batch of records, which a page's worth seldom is
+POLL_SECONDS = 0.02
 
 CONSUMER_PROPERTIES = {
     "group.id": "tidelog-console-unused",

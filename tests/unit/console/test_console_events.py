@@ -90,12 +90,13 @@ def test_the_story_of_a_rebalance() -> None:
     both = GroupView("g", "stable", "classic", (member("one", 0), member("two", 1)), described=True)
     assert texts(snapshot(groups=(alone,)), snapshot(groups=(both,))) == [
         ("member-joined", "note", "two joined group g from /h"),
-        ("reassigned", "note", "1 partition of group g went to another member"),
+        ("reassigned", "note", "1 partition of group g went to another member: t-1 from one to two"),
     ]
     empty = GroupView("g", "empty", "classic", described=True)
     assert texts(snapshot(groups=(both,)), snapshot(groups=(empty,))) == [
         ("member-left", "warn", "one left group g"),
         ("member-left", "warn", "two left group g"),
+        ("unassigned", "warn", "t-0, t-1 are read by nobody in group g"),
         ("group-state", "note", "Group g is empty, it was stable"),
     ]
 
@@ -113,3 +114,13 @@ def test_the_latest_look_is_first_and_begins_with_its_cause() -> None:
     after = replace(snapshot(topic("a", (2, (2, 3))), at=5.0), brokers={2: BROKERS[2], 3: BROKERS[3]})
     shown = [event.kind for event in newest_first([*early, *changes(before, after)])]
     assert shown == ["broker-gone", "leader", "isr-shrank", "leader"]
+
+
+def test_a_group_of_the_new_protocol_tells_its_epochs_and_long_moves_are_cut() -> None:
+    one = GroupView("g", "stable", "consumer", (member("one", *range(9)),), described=True, epoch=4)
+    two = GroupView("g", "reconciling", "consumer", (member("two", *range(9)),), described=True, epoch=6)
+    told = texts(snapshot(groups=(one,)), snapshot(groups=(two,)))
+    assert ("group-epoch", "note", "Group g is at epoch 6, it was 4") in told
+    moved = next(text for kind, _, text in told if kind == "reassigned")
+    assert moved.startswith("9 partitions of group g went to another member: t-0 from one to two, ")
+    assert moved.endswith(", and 6 more")

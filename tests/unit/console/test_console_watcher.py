@@ -109,7 +109,10 @@ def test_members_that_join_are_told_once() -> None:
     cluster.members = (MemberView("m", "one", "/h", None, (("t", 0),)),)
     for _ in range(3):
         watcher.look()
-    assert texts(watcher) == ["one joined group g from /h", "1 partition of group g went to another member"]
+    assert texts(watcher) == [
+        "one joined group g from /h",
+        "1 partition of group g went to another member: t-0 to one",
+    ]
 
 
 def test_an_unreachable_cluster_keeps_what_was_seen_and_is_told_once() -> None:
