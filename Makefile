@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test test-failed check format bench bench-short bench-cluster crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test test-failed check format bench bench-short bench-cluster bench-tls audit attacks crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
@@ -49,6 +49,12 @@ check: $(STAMP) ## Lint, format check, types, house rules (quick)
 
 format: $(STAMP) ## Format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+audit: $(STAMP) ## Look the pinned dependencies up for known vulnerabilities (ADVISORIES=folder: offline)
+	@$(BIN)/python .ci/audit.py $(if $(ADVISORIES),--advisories $(ADVISORIES))
+
+attacks: $(STAMP) ## Attacks on a live broker in full: what each did to memory and to others (about 3 minutes)
+	@$(BIN)/python tests/chaos/attacks.py
 
 crash: $(STAMP) ## The long crash test: 400 kill -9 cycles under load (CI runs a short one)
 	@$(BIN)/python tests/chaos/crash_cycles.py --cycles 400
@@ -116,6 +122,9 @@ bench-short: $(STAMP) ## The same, shorter and coarser
 
 bench-cluster: $(STAMP) ## What three replicas cost, how far followers lag, how fast 2,000 leaders are elected
 	@$(BIN)/python bench/cluster.py
+
+bench-tls: $(STAMP) ## What TLS and a login cost: produce and fetch against plaintext, in one run (about a minute)
+	@$(BIN)/python bench/tls.py
 
 clean: ## Remove the virtual environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

@@ -519,9 +519,9 @@ _OWN = (
         minimum=1,
     ),
     _broker(
-        "tidelog.request.elements.max", _INT, 100_000, _MEDIUM,
+        "tidelog.request.elements.max", _INT, 50_000, _MEDIUM,
         "How many topics, partitions and other elements one request may name, but for Produce and Fetch; "
-        "100,000 keep the broker busy for a second.", minimum=1_000,
+        "50,000 keep the broker busy for half a second.", minimum=1_000,
     ),
     _broker(
         "tidelog.decompressed.bytes.max", _INT, 128 << 20, _MEDIUM,
