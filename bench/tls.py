@@ -5,7 +5,7 @@
 Two clients: `batches` sends batches of 512 KB made beforehand, four at a time, and reads them back by the
 megabyte, so that the broker and the encryption are what takes time; `records` is confluent-kafka with records
 of 1 KB. The protocols take turns round by round, so that a busy moment hits all of them; the median of the
-rounds is shown, its share of PLAINTEXT, and the CPU seconds the broker spent on a gigabyte. It asserts nothing.
+rounds is shown, its share of PLAINTEXT, and the CPU seconds of the broker per gigabyte. It asserts nothing.
 """
 
 import argparse
