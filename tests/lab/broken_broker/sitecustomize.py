@@ -1,7 +1,7 @@
 """Python imports this at its start where this folder is on PYTHONPATH: brokers then carry a wrong edit.
 
-`TIDELOG_LAB_MUTANT` names it (see `lab_mutants`). Only broker processes are changed; clients, and the process
-that runs the scenario, are what they are.
+`TIDELOG_LAB_MUTANT` names it (see `lab_mutants` and `lab_group_mutants`). Only broker processes are changed;
+clients, and the process that runs the scenario, are what they are.
 """
 
 import os
@@ -9,6 +9,7 @@ import sys
 
 _name = os.environ.get("TIDELOG_LAB_MUTANT")
 if _name and "tidelog.server.child_broker" in sys.orig_argv:
+    from lab_group_mutants import GROUP_MUTANTS
     from lab_mutants import MUTANTS
 
-    MUTANTS[_name]()
+    {**MUTANTS, **GROUP_MUTANTS}[_name]()

@@ -1,0 +1,86 @@
+"""Wrong edits of a broker that the scenarios about groups, transactions and access must notice, by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def aborted_data_is_shown() -> None:
+    from tidelog.storage.partition_log import PartitionLog
+
+    PartitionLog.aborted_transactions = lambda self, start_offset, end_offset: []  # type: ignore[method-assign]
+
+
+def zombies_are_not_fenced() -> None:
+    """A new producer gets the id and epoch that the last one has, and what that left open stays open."""
+    from tidelog.model.errors import ErrorCode
+    from tidelog.transactions import machine
+
+    def fence(self: machine.TransactionMachine, transaction: Any, command: Any, now_ms: int) -> None:
+        self._outbox.reply(command.token, machine._producer(ErrorCode.NONE, transaction))
+
+    machine.TransactionMachine._fence = fence  # type: ignore[method-assign]
+
+
+def commits_are_dropped() -> None:
+    """Committed offsets are answered and stored, and then forgotten."""
+    from tidelog.groups.offsets import Offsets
+    from tidelog.model.identifiers import NO_PRODUCER_ID
+
+    original = Offsets.apply
+
+    def apply(self: Offsets, key: Any, value: Any, record_offset: int, producer_id: int) -> None:
+        if producer_id != NO_PRODUCER_ID:
+            original(self, key, value, record_offset, producer_id)
+
+    Offsets.apply = apply  # type: ignore[method-assign]
+
+
+def offsets_of_open_transactions_count() -> None:
+    from tidelog.groups.offsets import Offsets
+    from tidelog.model.identifiers import NO_PRODUCER_ID
+
+    original = Offsets.apply
+
+    def apply(self: Offsets, key: Any, value: Any, record_offset: int, producer_id: int) -> None:
+        original(self, key, value, record_offset, NO_PRODUCER_ID)
+
+    Offsets.apply = apply  # type: ignore[method-assign]
+
+
+def sessions_never_end() -> None:
+    from tidelog.groups.membership import Rebalances
+
+    def session_timer_fired(self: Rebalances, group: Any, member_id: str, now_ms: int) -> None:
+        member = group.members.get(member_id)
+        if member is not None:
+            self.keep_session(group, member, now_ms)
+
+    Rebalances.session_timer_fired = session_timer_fired  # type: ignore[method-assign]
+
+
+def one_member_gets_everything() -> None:
+    from tidelog.groups import assignors
+
+    def assign_equal(members: Mapping[str, Any], partition_counts: Mapping[Any, int]) -> dict[str, set[Any]]:
+        everything = {(topic, index) for topic, count in partition_counts.items() for index in range(count)}
+        first = min(members)
+        return {member: everything if member == first else set() for member in members}
+
+    assignors._assign_equal = assign_equal  # type: ignore[assignment]
+
+
+def everything_is_allowed() -> None:
+    from tidelog.broker.authorization import Authorization
+
+    Authorization.allows = lambda self, context, operation, kind, name: True  # type: ignore[method-assign]
+
+
+GROUP_MUTANTS: dict[str, Callable[[], None]] = {
+    "aborted data is shown": aborted_data_is_shown,
+    "zombies are not fenced": zombies_are_not_fenced,
+    "commits are dropped": commits_are_dropped,
+    "offsets of open transactions count": offsets_of_open_transactions_count,
+    "sessions never end": sessions_never_end,
+    "one member gets everything": one_member_gets_everything,
+    "everything is allowed": everything_is_allowed,
+}

@@ -1,0 +1,43 @@
+"""The scenarios about groups, transactions and access notice a broken system, in the step that is about it.
+
+As in test_lab_broken_system: `broken_broker/sitecustomize.py` gives brokers the wrong edit.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.lab import catalog
+from tidelog.lab.runner import run_scenario
+from tidelog.lab.scenario import Outcome
+
+BROKEN = Path(__file__).parent / "broken_broker"
+
+#: wrong edit, the scenario that must notice it, the title of the step that does, and a piece of what it says
+NOTICED = (
+    ("aborted data is shown", "transactions", "Aborted", "'wrong' is hidden"),
+    ("aborted data is shown", "delivery-semantics", "Exactly once", "none was lost, none repeated"),
+    ("zombies are not fenced", "transactions", "A zombie", "because it is fenced"),
+    ("commits are dropped", "offsets", "Commit after each record", "the group's committed offset is 10"),
+    ("commits are dropped", "delivery-semantics", "At most once", "five orders were lost"),
+    ("offsets of open transactions count", "delivery-semantics", "Exactly once", "none was lost"),
+    ("sessions never end", "rebalance", "A member crashes", "anna have [4] partitions"),
+    ("one member gets everything", "consumer-groups", "Two consumers", "the shares are [2, 2]"),
+    ("everything is allowed", "acl", "Nobody may do anything", "she may not write"),
+)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("mutant", "name", "step", "said"), NOTICED, ids=[f"{row[0]}, {row[1]}" for row in NOTICED]
+)
+def test_a_broken_system_is_noticed(
+    mutant: str, name: str, step: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(BROKEN))
+    monkeypatch.setenv("TIDELOG_LAB_MUTANT", mutant)
+    result = run_scenario(catalog.load(name))
+    print(*result.faults, sep="\n")
+    assert result.outcome is Outcome.FAILED
+    assert result.steps[-1].step.title == step
+    assert any(said in fault for fault in result.faults), result.faults
