@@ -130,7 +130,7 @@ def record(console: Console, request: Request) -> Response:
     view = console.topic(name)
     partition = integer(request.path_params, "partition")
     offset = integer(request.path_params, "offset")
-    found = console.reader.one(name, partition, offset)
+    found, following = console.reader.one_and_next(name, partition, offset)
     fields = dict(request.query_params)
     key_format, value_format = _formats(fields)
     letter = dead_letter(found)
@@ -144,6 +144,7 @@ def record(console: Console, request: Request) -> Response:
         topic=view,
         record=found,
         asked=offset,
+        following=following,
         key=decode(found.key, key_format, pretty=True, schemas=console.schemas),
         value=decode(found.value, value_format, pretty=True, schemas=console.schemas),
         headers=[(header, decode(value)) for header, value in found.headers],

@@ -117,15 +117,19 @@ class RecordReader:
 
     def one(self, topic: str, partition: int, offset: int) -> RecordView:
         """The record at an offset, or the next one after a gap that compaction or a transaction left."""
-        look = Look(topic, (partition,), From.OFFSET, offset, 1, committed_only=False)
-        seen = self.look(look)
-        if not seen.records:
+        return self.one_and_next(topic, partition, offset)[0]
+
+    def one_and_next(self, topic: str, partition: int, offset: int) -> tuple[RecordView, int | None]:
+        """The same with the offset of the record after it; None where it is the last one."""
+        look = Look(topic, (partition,), From.OFFSET, offset, 2, committed_only=False)
+        found = sorted(self.look(look).records, key=lambda record: record.offset)
+        if not found:
             raise ConsoleFault(
                 f"{topic}-{partition} has no record at offset {offset}",
                 "It may have been deleted by retention or not be written yet.",
                 NOT_FOUND,
             )
-        return seen.records[0]
+        return found[0], found[1].offset if len(found) > 1 else None
 
     def _ends(self, look: Look) -> dict[int, tuple[int, int]]:
         keys = [(look.topic, partition) for partition in look.partitions]
