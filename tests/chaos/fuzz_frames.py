@@ -59,10 +59,9 @@ MAY_PARK = (
 BOMB_EVERY_SECONDS = 4.0
 HEALTHY_PAUSE_SECONDS = 0.004
 #: Idle memory, one bomb unpacked twice over (tidelog.decompressed.bytes.max is 256 MB), buffers and caches.
-RESIDENT_BYTES_MAX = 700 << 20
-#: After the bombs the memory must be given back.
-#: what stays is memory that bombs were unpacked in and the allocator keeps; half of the bound at most
-RESIDENT_BYTES_AFTER_MAX = RESIDENT_BYTES_MAX // 2
+RESIDENT_BYTES_MAX = 500 << 20
+#: After the bombs the memory must be given back; what stays is what a hundred thousand odd requests made it remember.
+RESIDENT_BYTES_AFTER_MAX = 200 << 20
 RUN_SECONDS_MIN = 120.0
 
 

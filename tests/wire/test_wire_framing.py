@@ -1,6 +1,8 @@
 """Frames and connections: sizes, unknown requests, ApiVersions, splitting, pipelining, order of answers."""
 
+import socket
 import struct
+import threading
 import time
 
 import pytest
@@ -20,6 +22,7 @@ from kafka_wire import (
 
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.apis import APIS
+from tidelog.server.connection import QUEUED_ANSWER_BYTES_MAX
 from tidelog.server.process import BrokerThread
 
 UNSUPPORTED_VERSION = 35
@@ -223,6 +226,53 @@ class TestOrder:
         while parking.count and time.monotonic() < deadline:
             client.exchange(METADATA_ALL)
         assert parking.count == 0
+
+
+class TestPeersThatDoNotRead:
+    """Requests of a few bytes have answers of hundreds; the broker must not keep them without end."""
+
+    REQUESTS = 30_000
+
+    def test_answers_wait_within_a_bound_and_all_arrive_in_order(self, broker: BrokerThread) -> None:
+        largest = []
+        with WireClient(broker.bootstrap) as greedy:
+            greedy.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+            sender = threading.Thread(target=self._ask, args=(greedy,))
+            sender.start()
+            with WireClient(broker.bootstrap) as other:
+                for _ in range(50):
+                    assert correlation_id(other.exchange(METADATA_ALL)) == 77
+                    largest.append(queued_bytes(broker))
+                    time.sleep(0.01)
+            answers = [correlation_id(greedy.receive()) for _ in range(self.REQUESTS)]
+            sender.join(10)
+        assert answers == list(range(self.REQUESTS))
+        assert 0 < max(largest) <= QUEUED_ANSWER_BYTES_MAX + (64 << 10)
+
+    def _ask(self, client: WireClient) -> None:
+        for start in range(0, self.REQUESTS, 1_000):
+            client.send(b"".join(frame(18, 0, start + n, b"", flexible=False) for n in range(1_000)))
+
+    def test_parked_requests_wait_within_a_bound_and_are_all_answered(
+        self, broker: BrokerThread, topic: str
+    ) -> None:
+        count = 3_000
+        with WireClient(broker.bootstrap) as greedy, WireClient(broker.bootstrap) as other:
+            greedy.send(
+                b"".join(fetch_frame(topic, 0, 0, max_wait_ms=60_000, correlation_id=n) for n in range(count))
+            )
+            assert correlation_id(other.exchange(METADATA_ALL)) == 77
+            assert broker.node is not None and broker.node.broker is not None
+            assert 0 < broker.node.broker.parking.count <= 1_000
+            other.produce(topic, 0, batch_of(b"x"))
+            assert [read_fetched(greedy.receive()).correlation_id for _ in range(count)] == list(range(count))
+
+
+def queued_bytes(broker: BrokerThread) -> int:
+    """The most that waits in memory for one peer."""
+    assert broker.node is not None
+    outputs = [connection._output for connection in list(broker.node.edge.connections)]
+    return max(output.queued_bytes for output in outputs if output is not None)
 
 
 class TestAcksZero:

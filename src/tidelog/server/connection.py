@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = edge.monotonic_ms
         if output is None or output.closed:
             self.close()
-        elif output.queued_bytes > QUEUED_ANSWER_BYTES_MAX or len(self._pending) >= edge.in_flight_max:
+        elif self._is_full:
             self._pause()
         if self.context.throttle_ms:
             self._mute()
@@ -205,6 +205,8 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher = self.edge.dispatcher
         context = self.context
         answers: list[bytes] = []
+        output = self._output
+        answers_bytes = 0 if output is None else output.queued_bytes
         frame_bytes_max = context.frame_bytes_max
         size = 0
         try:
@@ -229,11 +231,20 @@ class Connection(asyncio.BufferedProtocol):
                 start = stop
                 if type(answer) is bytes and not self._pending:
                     answers.append(answer)
+                    answers_bytes += len(answer)
+                    if answers_bytes > QUEUED_ANSWER_BYTES_MAX:
+                        self._send(b"".join(answers))
+                        answers.clear()
+                        if self._is_full:
+                            break
+                        answers_bytes = 0 if output is None else output.queued_bytes
                 elif answer is not None:
                     if answers:
                         self._send(b"".join(answers))
                         answers.clear()
                     self._queue_answer(answer)
+                    if self._is_full:
+                        break
                 if context.throttle_ms:
                     break  # the next frame is served when the peer has waited
         finally:
@@ -344,23 +355,37 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- flow control
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether the peer must read, or wait for, answers before more of its requests are served."""
+        output = self._output
+        return output is not None and (
+            output.queued_bytes > QUEUED_ANSWER_BYTES_MAX or len(self._pending) >= self.edge.in_flight_max
+        )
+
     def _pause(self) -> None:
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        output = self._output
         if (
             self._paused
             and not self._muted_count
             and self._transport is not None
-            and output is not None
-            and output.queued_bytes <= QUEUED_ANSWER_BYTES_MAX
-            and len(self._pending) < self.edge.in_flight_max
+            and self._output is not None
+            and not self._is_full
         ):
             self._paused = False
             self._transport.resume_reading()
+            if self._end > self._start:
+                self.edge.loop.call_soon(self._serve_rest)
+
+    def _serve_rest(self) -> None:
+        """Serve the requests that had arrived before the pause, without anything new arriving."""
+        if not self._paused and self._end > self._start and self._transport is not None:
+            # Not the business of a subclass, which has decrypted them.
+            Connection.buffer_updated(self, 0)
 
     def _mute(self) -> None:
         """Read nothing from a client that is above a quota for as long as it is told to wait."""
@@ -372,9 +397,6 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         self._muted_count -= 1
         self.last_active_ms = self.edge.monotonic_ms
-        if not self._muted_count and self._end > self._start and self._transport is not None:
-            # Requests that had arrived before: not the business of a subclass, which has decrypted them.
-            Connection.buffer_updated(self, 0)
         self._resume()
 
     @property
