@@ -17,10 +17,11 @@ with a version 0 body, error 35 and the full list, from which the client picks a
 import re
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol.apis import API_VERSIONS, APIS, Api
+from tidelog.protocol.apis import API_VERSIONS, APIS
 from tidelog.protocol.headers import RESPONSE_PREFIX
 from tidelog.protocol.primitives import (
     INT16,
@@ -113,15 +114,19 @@ def encode_response(
     correlation_id: int,
     error: ErrorCode,
     features: Mapping[str, Feature],
-    *,
-    apis: Mapping[int, Api] = APIS,
-    throttle_time_ms: int = 0,
 ) -> bytes:
     """Encode a whole response frame; errors other than an unknown version carry no list."""
     if error == ErrorCode.UNSUPPORTED_VERSION:
         version = 0
+    body = _encode_body(version, error, tuple(features.items()))
+    return RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
+
+
+@lru_cache(maxsize=64)
+def _encode_body(version: int, error: ErrorCode, features: tuple[tuple[str, Feature], ...]) -> bytes:
+    """Kept, since every connection asks for the same and some ask again and again."""
     listed = error in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION)
-    rows = list(apis.values()) if listed else []
+    rows = list(APIS.values()) if listed else []
     body = INT16.pack(error)
     if version >= 3:
         body += unsigned_varint(len(rows) + 1)
@@ -130,10 +135,10 @@ def encode_response(
         body += INT32.pack(len(rows))
         body += b"".join(_ROW.pack(r.key, r.min_version, r.max_version) for r in rows)
     if version >= 1:
-        body += INT32.pack(throttle_time_ms)
+        body += INT32.pack(0)  # throttle time
     if version >= 3:
-        body += _feature_tags(features, 0) if listed else b"\x00"
-    return RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
+        body += _feature_tags(dict(features), 0) if listed else b"\x00"
+    return body
 
 
 assert API_VERSIONS in APIS
