@@ -60,7 +60,7 @@ BOMB_EVERY_SECONDS = 4.0
 HEALTHY_PAUSE_SECONDS = 0.004
 #: Idle memory, one bomb unpacked twice over (tidelog.decompressed.bytes.max is 256 MB), buffers and caches.
 RESIDENT_BYTES_MAX = 500 << 20
-#: After the bombs the memory must be given back; what stays is what a hundred thousand odd requests made it remember.
+#: After the bombs the memory must be given back; what stays is what all the odd requests made it remember.
 RESIDENT_BYTES_AFTER_MAX = 200 << 20
 RUN_SECONDS_MIN = 120.0
 
