@@ -21,7 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, LATEST, LIST_OFFSETS, Cluster
@@ -35,6 +43,7 @@ from tidelog.lab.faults import FaultNotPossible, Faults
 from tidelog.lab.lab_cluster import LabCluster
 from tidelog.lab.network import Network
 from tidelog.lab.scenario import Scenario, Topic
+from tidelog.records.batch import BatchHeader
 from tidelog.server.cluster_view import NoView, PartitionView
 from tidelog.server.local_cluster import REPLICAS_MAX
 
@@ -195,6 +204,20 @@ class Lab:
             timeout_seconds,
         )
 
+    def set_topic_config(self, topic: str, name: str, value: str) -> None:
+        """Set one setting of a topic."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        for future in self.admin().incremental_alter_configs([resource]).values():
+            future.result(WAIT_SECONDS)
+
+    def elect_preferred_leader(self, topic: str, partition: int = 0) -> None:
+        """Ask for the first replica to lead, and wait until it does."""
+        first = self.partition(topic, partition).replicas[0]
+        place = [TopicPartition(topic, partition)]
+        self.admin().elect_leaders(ElectionType.PREFERRED, place).result(WAIT_SECONDS)
+        self.wait(f"broker {first} leads", lambda: self.leader(topic, partition) == first)
+
     # Clients
 
     def admin(self) -> AdminClient:
@@ -332,6 +355,16 @@ class Lab:
     def partition_folder(self, broker_id: int, topic: str, partition: int = 0) -> Path:
         """The files of one replica."""
         return self.broker_folder(broker_id) / f"{topic}-{partition}"
+
+    def log_bytes(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
+        """Everything that the segments of one replica hold, one behind the other."""
+        folder = self.partition_folder(broker_id, topic, partition)
+        return b"".join(path.read_bytes() for path in log_files.segments(folder))
+
+    def headers(self, broker_id: int, topic: str, partition: int = 0) -> list[BatchHeader]:
+        """The headers of the batches of one replica, in order."""
+        folder = self.partition_folder(broker_id, topic, partition)
+        return [batch.header for batch in log_files.batches(folder)]
 
     def replicas(self, topic: str, partition: int = 0) -> list[Replica]:
         """Every copy of a partition, the first of them the preferred leader."""

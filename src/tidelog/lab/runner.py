@@ -72,8 +72,9 @@ def run_scenario(
     *,
     events: EventStream | None = None,
     on_lab: Callable[[Lab], None] | None = None,
+    make_lab: Callable[[Scenario, EventStream], Lab] | None = None,
 ) -> ScenarioResult:
-    """Run it; `on_lab` is given the lab as soon as its cluster is there."""
+    """Run it; `on_lab` is given the lab as soon as its cluster is there, `make_lab` makes another."""
     teller = narrator or SilentNarrator()
     started = time.monotonic()
     teller.scenario_begins(scenario)
@@ -82,7 +83,8 @@ def run_scenario(
         teller.scenario_ended(unavailable)
         return unavailable
     steps: list[StepResult] = []
-    lab = Lab(scenario, events=events)
+    stream = events or EventStream()
+    lab = Lab(scenario, events=stream) if make_lab is None else make_lab(scenario, stream)
     try:
         lab.start()
         if on_lab is not None:

@@ -2,9 +2,6 @@
 
 import time
 
-from confluent_kafka import ElectionType, TopicPartition
-
-from tidelog.lab import log_files
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
 
@@ -53,15 +50,10 @@ def copies(lab: Lab, see: Observation) -> None:
     lab.produce("orders", [f"order {number}" for number in range(20)], acks="all")
     lab.wait("all logs are equally long", lambda: {item.log_end for item in lab.replicas("orders")} == {20})
     _show(lab, see)
-    contents = {
-        broker: b"".join(
-            path.read_bytes() for path in log_files.segments(lab.partition_folder(broker, "orders"))
-        )
-        for broker in lab.cluster.broker_ids
-    }
-    sizes = {broker: len(content.rstrip(b"\0")) for broker, content in contents.items()}
+    contents = {broker: lab.log_bytes(broker, "orders") for broker in lab.cluster.broker_ids}
+    sizes = {broker: len(content) for broker, content in contents.items()}
     see.figure("bytes_of_each_copy", sizes)
-    same = len({content.rstrip(b"\0") for content in contents.values()}) == 1
+    same = len(set(contents.values())) == 1
     see.check("the three files are equal to the last byte", same, sizes)
     see.check("all three replicas are in sync", len(lab.partition("orders").isr) == 3)
 
@@ -135,12 +127,11 @@ def returns(lab: Lab, see: Observation) -> None:
 )
 def preferred(lab: Lab, see: Observation) -> None:
     first = lab.partition("orders").replicas[0]
-    lab.admin().elect_leaders(ElectionType.PREFERRED, [TopicPartition("orders", 0)]).result(20)
-    lab.wait(f"broker {first} leads", lambda: lab.leader("orders") == first)
+    lab.elect_preferred_leader("orders")
     sent = lab.produce("orders", ["after the election"], acks="all")
     epochs: dict[int, int] = {}
-    for batch in log_files.batches(lab.partition_folder(first, "orders")):
-        epochs.setdefault(batch.header.partition_leader_epoch, batch.header.base_offset)
+    for header in lab.headers(first, "orders"):
+        epochs.setdefault(header.partition_leader_epoch, header.base_offset)
     _show(lab, see)
     see.table(("leader epoch", "from offset"), epochs.items(), title="under whom the records were written")
     see.check("the preferred replica leads", lab.leader("orders") == first)

@@ -1,12 +1,5 @@
 """Unclean election: only a replica that is behind is left; wait, or lose records."""
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
-
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
 
@@ -83,15 +76,7 @@ def waits(lab: Lab, see: Observation) -> None:
     prediction="the follower leads; five acknowledged records are gone",
 )
 def unclean(lab: Lab, see: Observation) -> None:
-    resource = ConfigResource(
-        ResourceType.TOPIC,
-        "orders",
-        incremental_configs=[
-            ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
-        ],
-    )
-    for future in lab.admin().incremental_alter_configs([resource]).values():
-        future.result(20)
+    lab.set_topic_config("orders", "unclean.leader.election.enable", "true")
     new = lab.wait_leader("orders")
     values = _values(lab)
     see.say(f"broker {new} leads; the log has {len(values)} records")
@@ -123,5 +108,5 @@ def truncates(lab: Lab, see: Observation) -> None:
     values = _values(lab)
     see.check("both logs end at 13", set(ends.values()) == {13}, ends)
     see.check("the lost records do not come back", not any("alone" in str(value) for value in values), values)
-    files = b"".join(path.read_bytes() for path in lab.partition_folder(old, "orders").glob("*.log"))
-    see.check("not even in the old leader's file", b"on the leader alone" not in files)
+    stored = lab.log_bytes(old, "orders")
+    see.check("not even in the old leader's file", b"on the leader alone" not in stored)
