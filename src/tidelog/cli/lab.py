@@ -39,15 +39,28 @@ def list_scenarios(as_json: bool) -> None:
       tidelog lab list --json
     """
     from tidelog.lab import catalog
+    from tidelog.lab.requirements import missing
 
     scenarios = list(catalog.all_scenarios())
+    lacking = {found.name: missing(found) for found in scenarios}
     if as_json:
-        print_json([scenario.as_json() for scenario in scenarios])
+        print_json([{**found.as_json(), "missing": lacking[found.name]} for found in scenarios])
         return
     print_table(
         ("name", "minutes", "brokers", "what it is about"),
-        [(found.name, found.minutes, found.brokers, found.title) for found in scenarios],
+        [
+            (
+                found.name,
+                found.minutes,
+                found.brokers,
+                found.title + (f" (needs {' and '.join(found.needs)})" if found.needs else ""),
+            )
+            for found in scenarios
+        ],
     )
+    for name, advice in lacking.items():
+        for line in advice:
+            click.echo(f"{name} cannot run here yet. {line}")
     click.echo(
         f"{sum(found.minutes for found in scenarios)} minutes in all; 'tidelog lab tour' goes through them."
     )
