@@ -487,23 +487,21 @@ def preferred(scene: Scene, name: str) -> None:
 def cut_pair(scene: Scene, name: str) -> None:
     """The leader and one follower do not hear each other."""
     assert scene.network is not None
-    leader = scene.leader()
-    follower = scene.random.choice(scene.others(leader))
-    since = scene.strike(name)
-    scene.network.cut(scene.host(leader), scene.host(follower))
-    scene.hold(3.0, 9.0)
-    scene.network.heal()
-    scene.quiet_seconds(name, since)
-    scene.whole(name)
+    _cut_off_a_follower(scene, name, scene.network.cut)
 
 
 def cut_one_way(scene: Scene, name: str) -> None:
     """What the leader sends does not reach one follower; the other way is open."""
     assert scene.network is not None
+    _cut_off_a_follower(scene, name, scene.network.cut_one_way)
+
+
+def _cut_off_a_follower(scene: Scene, name: str, cut: Callable[[str, str], None]) -> None:
+    assert scene.network is not None
     leader = scene.leader()
     follower = scene.random.choice(scene.others(leader))
     since = scene.strike(name)
-    scene.network.cut_one_way(scene.host(leader), scene.host(follower))
+    cut(scene.host(leader), scene.host(follower))
     scene.hold(3.0, 9.0)
     scene.network.heal()
     scene.quiet_seconds(name, since)

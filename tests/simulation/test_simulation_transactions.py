@@ -1,11 +1,11 @@
 """Transactions under seeded misfortune: what must always hold holds, and wrong machines are noticed."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hash_seeds import assert_same_output
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,24 +27,7 @@ def test_nothing_breaks_and_everything_is_decided(first_seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1]);"
-        "import transaction_world as w; print([w.TransactionWorld(seed).simulate() for seed in range(5)])"
-    )
-    here = str(Path(__file__).parent)
-    traces = [
-        subprocess.run(
-            [sys.executable, "-c", script, here],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=60,
-        ).stdout
-        for hash_seed in ("1", "4711")
-    ]
-    assert traces[0] == traces[1]
-    assert traces[0].strip()
+    assert_same_output("transaction_world", "[w.TransactionWorld(seed).simulate() for seed in range(5)]")
 
 
 @pytest.mark.parametrize("mutant", transaction_mutants.MUTANTS)
