@@ -101,8 +101,11 @@ def _write(batch: Any, batch_id: int, options: Options) -> None:
 
     files.write_batch(batch_id, write)
     if options["compact_files"]:
-        for date, small in _crowded(files.present(), options):
-            _merge(spark, files, date, small, batch_id, options)
+        crowded = small_files(
+            files.present(), options["compact_files"], options["file_megabytes"] * _MEGABYTE
+        )
+        if crowded:
+            _merge(spark, files, crowded, batch_id, options)
 
 
 def _save(frame: Any, folder: str, options: Options) -> None:
@@ -110,30 +113,26 @@ def _save(frame: Any, folder: str, options: Options) -> None:
     writer.partitionBy(DATE).parquet(folder)
 
 
-def _crowded(present: list[StoredFile], options: Options) -> list[tuple[str, list[str]]]:
-    """The dates with so many small files that merging them is due."""
+def small_files(present: list[StoredFile], count: int, size_bytes: int) -> list[str]:
+    """The files to merge: those below a size, of dates that have at least `count` of them."""
     by_date: dict[str, list[str]] = defaultdict(list)
     for file in present:
-        if file.size_bytes < options["file_megabytes"] * _MEGABYTE:
+        if file.size_bytes < size_bytes:
             by_date[file.path.split("/")[0]].append(file.path)
-    return [
-        (date, small) for date, small in by_date.items() if len(small) >= max(2, options["compact_files"])
-    ]
+    return [path for small in by_date.values() if len(small) >= max(2, count) for path in small]
 
 
-def _merge(
-    spark: Any, files: FileBatches, date: str, small: list[str], batch_id: int, options: Options
-) -> None:
+def _merge(spark: Any, files: FileBatches, small: list[str], batch_id: int, options: Options) -> None:
     root = options["path"].rstrip("/")
 
     def write(folder: str) -> None:
-        frame = (
-            spark.read.schema(SCHEMA).option("basePath", root).parquet(*(f"{root}/{one}" for one in small))
-        )
-        ordered = frame.coalesce(1).sortWithinPartitions("topic", "partition", "offset")
-        _save(ordered, folder, options)
+        paths = [f"{root}/{one}" for one in small]
+        frame = spark.read.schema(SCHEMA).option("basePath", root).parquet(*paths)
+        # One task for a date makes one file of it.
+        dated = frame.repartition(DATE).sortWithinPartitions(DATE, "topic", "partition", "offset")
+        _save(dated, folder, options)
 
-    files.rewrite(f"merge-{batch_id:09d}-{date.replace('=', '-')}", write, small)
+    files.rewrite(f"merge-{batch_id:09d}", write, small)
 
 
 def read_archive(spark: Any, path: str) -> Any:

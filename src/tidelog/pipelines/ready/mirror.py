@@ -1,0 +1,89 @@
+"""`mirror`: topics into topics of the same or another cluster, exactly once.
+
+Key, value, headers and timestamp are kept, and with them the order: a partition is written by one task at a
+time, to the partition of the same number. Offsets in the copy are others. Target topics that are missing
+are made with as many partitions as the source has.
+"""
+
+from typing import Any
+
+from tidelog.client.faults import BadOption
+from tidelog.pipelines.pipeline_options import Option, Options, OptionType
+from tidelog.pipelines.plan import Plan, PlannedQuery
+from tidelog.pipelines.run_settings import RunSettings, kafka_options
+from tidelog.pipelines.target_topics import make_missing
+from tidelog.pipelines.topic_frames import stream_topic
+from tidelog.pipelines.work import StreamingWork, Work
+
+QUERY = "mirror"
+TARGET = "target"
+
+
+class Mirror:
+    """The ready pipeline."""
+
+    name = "mirror"
+    summary = "Topics into topics of the same or another cluster, exactly once."
+    options = (
+        Option("topic", OptionType.TEXT, "The topic, or topics with commas.", required=True),
+        Option("to", OptionType.TEXT, "The topic to write, when one topic is read."),
+        Option("prefix", OptionType.TEXT, "Goes before the name of a topic in the copy.", ""),
+        Option(
+            "to_bootstrap", OptionType.TEXT, "Brokers of the other cluster; without it, the same cluster."
+        ),
+        Option("to_kafka", OptionType.MAP, "Client properties for the other cluster.", {}),
+        Option("keep_partitions", OptionType.FLAG, "Partition 3 goes to partition 3; else by key.", True),
+        Option("create", OptionType.FLAG, "Make topics that are missing.", True),
+        Option("batch_records", OptionType.INTEGER, "At most so many records in a micro-batch.", 1_000_000),
+        Option("source", OptionType.MAP, "More options of the source.", {}),
+        Option("sink", OptionType.MAP, "More options of the sink.", {}),
+    )
+
+    def plan(self, options: Options, run: RunSettings) -> Plan:
+        """One query: topics to topics."""
+        topics = [topic.strip() for topic in options["topic"].split(",")]
+        if options["to"] is not None and len(topics) > 1:
+            raise BadOption("to names one topic; for several use prefix")
+        names = {topic: options["to"] or options["prefix"] + topic for topic in topics}
+        other = options["to_bootstrap"] is not None
+        same = [topic for topic, name in names.items() if topic == name]
+        if same and not other:
+            raise BadOption(f"{same[0]} would be copied to itself: set to, prefix or to_bootstrap")
+        target = dict(run.kafka)
+        if other:
+            target = kafka_options({"bootstrap.servers": options["to_bootstrap"], **options["to_kafka"]})
+        where = f" at {options['to_bootstrap']}" if other else ""
+        does = ["partitions are kept" if options["keep_partitions"] else "partitions by key"]
+        if options["create"]:
+            does.append("topics that are missing are made")
+        query = PlannedQuery(
+            QUERY,
+            reads=f"topic {', '.join(topics)}",
+            writes=f"topic {', '.join(names.values())}{where}",
+            does=tuple(does),
+            checkpoint=run.checkpoint_of(QUERY),
+        )
+        return Plan(self.name, run, options, (query,), more={"names": names, TARGET: target})
+
+    def start(self, spark: Any, plan: Plan) -> list[Work]:
+        """Start the query."""
+        from pyspark.sql import functions as sql
+
+        options, run, names = plan.options, plan.run, plan.more["names"]
+        if options["create"]:
+            make_missing(run.kafka, plan.more[TARGET], names)
+        limits = {"maxOffsetsPerTrigger": str(options["batch_records"]), **options["source"]}
+        frame = stream_topic(spark, run, QUERY, options["topic"], limits)
+        renamed = sql.lit(None).cast("string")
+        for topic, name in names.items():
+            renamed = sql.when(sql.col("topic") == topic, sql.lit(name)).otherwise(renamed)
+        columns = ["key", "value", "headers", "timestamp"]
+        if options["keep_partitions"]:
+            columns.append("partition")
+        copied = frame.select(*columns, renamed.alias("topic"))
+        chosen = {**plan.more[TARGET], **options["sink"], "checkpointLocation": run.checkpoint_of(QUERY)}
+        writer = copied.writeStream.format("tidelog").queryName(f"{run.name}-{QUERY}").options(**chosen)
+        return [StreamingWork(QUERY, run.trigger.on(writer).start())]
+
+
+pipeline = Mirror()

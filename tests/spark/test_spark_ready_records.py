@@ -1,0 +1,244 @@
+"""`archive`, `replay`, `mirror` and `table` by content, also when the driver is killed at a random moment."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from pipeline_process import run_to_end, run_with_kills
+
+from tidelog.pipelines.pipeline_options import check_options
+from tidelog.pipelines.ready import ready_pipeline
+from tidelog.pipelines.run_settings import RunSettings, Trigger, kafka_options
+from tidelog.pipelines.runner import wait_for_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS_MAX = 400
+DAY_MS = 86_400_000
+
+
+def run_ready(
+    spark: "SparkSession", kind: str, options: dict[str, Any], bootstrap: str, checkpoint: Path
+) -> None:
+    pipeline = ready_pipeline(kind)
+    run = RunSettings(
+        f"test-{kind}",
+        Trigger.read("available_now"),
+        kafka_options({"bootstrap.servers": bootstrap}),
+        checkpoint=str(checkpoint),
+    )
+    plan = pipeline.plan(check_options(pipeline.options, options, of=kind), run)
+    wait_for_all(pipeline.start(spark, plan), SECONDS_MAX)
+
+
+def fill_days(bootstrap: str, topic: str, numbers: range, partitions: int) -> None:
+    """Records over three days; key, headers and timestamp follow from the number."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for number in numbers:
+        producer.produce(
+            topic,
+            b"value %d" % number,
+            b"key %d" % (number % 50),
+            partition=number % partitions,
+            timestamp=1_700_000_000_000 + (number % 3) * DAY_MS,
+            headers=[("n", b"%d" % number)],
+        )
+        if number % 500 == 0:
+            producer.poll(0)
+    assert producer.flush(SECONDS_MAX) == 0
+
+
+def archived(path: Path) -> list[dict[str, Any]]:
+    """What any reader of Parquet sees."""
+    files = [file for file in path.rglob("*.parquet") if "_tidelog" not in file.parts]
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+@pytest.mark.timeout(500)
+def test_archive_has_every_record_by_date_and_merges_small_files(
+    spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    fill_days(bootstrap, topic, range(3_000), 2)
+    path = tmp_path / "orders"
+    options = {"topic": topic, "path": str(path), "batch_records": 700, "compact_files": 4}
+    run_ready(spark, "archive", options, bootstrap, tmp_path / "checkpoint")
+    rows = archived(path)
+    assert Counter(row["value"] for row in rows) == Counter(b"value %d" % n for n in range(3_000))
+    row = next(row for row in rows if row["value"] == b"value 7")
+    assert row["key"] == b"key 7" and row["headers"] == [{"key": "n", "value": b"7"}]
+    assert (row["topic"], row["partition"]) == (topic, 1)
+    dates = sorted(folder.name for folder in path.iterdir() if folder.name.startswith("date="))
+    day = datetime.fromtimestamp(1_700_000_000, UTC).date()
+    assert dates == [f"date={day.replace(day=day.day + more)}" for more in range(3)]
+    for date in dates:
+        assert len(list((path / date).glob("*.parquet"))) < 4, "small files were merged"
+
+
+@pytest.mark.timeout(600)
+def test_archive_of_a_killed_driver_has_every_record_once(
+    bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    fill_days(bootstrap, topic, range(10_000), 2)
+    path = tmp_path / "orders"
+    definition = {
+        "name": "killed-archive",
+        "kind": "archive",
+        "bootstrap": bootstrap,
+        "trigger": "available_now",
+        "master": "local[2]",
+        "spark": {"spark.driver.memory": "1g"},
+        "options": {"topic": topic, "path": str(path), "batch_records": 1_000, "compact_files": 3},
+    }
+    hits = run_with_kills(definition, tmp_path, kills=2, seed=11)
+    assert hits, "no kill hit a running pipeline"
+    rows = archived(path)
+    assert Counter(row["value"] for row in rows) == Counter(b"value %d" % n for n in range(10_000))
+    output = run_to_end(definition, tmp_path)
+    assert "pipeline killed-archive ended" in output
+    status = json.loads((tmp_path / "state" / "killed-archive" / "status.json").read_text())
+    assert status["state"] == "ended"
+    assert len(archived(path)) == 10_000
+
+
+def read_back(bootstrap: str, topic: str) -> dict[int, list[tuple[Any, ...]]]:
+    """What a read_committed consumer gets, partition by partition."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+    found: dict[int, list[tuple[Any, ...]]] = {partition: [] for partition in partitions}
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    while partitions:
+        message = consumer.poll(30)
+        assert message is not None, f"{topic} has not been read to its end in time"
+        if message.error() is None:
+            row = (message.key(), message.value(), message.headers(), message.timestamp()[1])
+            found[message.partition()].append(row)
+        else:
+            partitions.discard(message.partition())
+    consumer.close()
+    return found
+
+
+def definition_of(kind: str, bootstrap: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": f"killed-{kind}",
+        "kind": kind,
+        "bootstrap": bootstrap,
+        "trigger": "available_now",
+        "master": "local[2]",
+        "spark": {"spark.driver.memory": "1g"},
+        "options": options,
+    }
+
+
+@pytest.mark.timeout(800)
+def test_replay_of_an_archive_brings_records_back_as_they_were(
+    spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    fill_days(bootstrap, topic, range(3_000), 2)
+    path, to = str(tmp_path / "orders"), f"{topic}-again"
+    run_ready(spark, "archive", {"topic": topic, "path": path}, bootstrap, tmp_path / "archive")
+    options = {"path": path, "to": to, "chunk_records": 1_000}
+    run_ready(spark, "replay", options, bootstrap, tmp_path / "replay")
+    assert read_back(bootstrap, to) == read_back(bootstrap, topic)
+    # Run again, it has nothing left to do.
+    run_ready(spark, "replay", options, bootstrap, tmp_path / "replay")
+    assert read_back(bootstrap, to) == read_back(bootstrap, topic)
+
+
+@pytest.mark.timeout(800)
+def test_replay_of_a_time_range_with_killed_drivers(
+    bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for number in range(10_000):
+        text = b"%d" % number
+        producer.produce(topic, text, text, number % 2, timestamp=1_700_000_000_000 + number)
+        if number % 500 == 0:
+            producer.poll(0)
+    assert producer.flush(SECONDS_MAX) == 0
+    options = {
+        "topic": topic,
+        "to": f"{topic}-range",
+        "since": "1700000002000",
+        "until": "1700000008000",
+        "chunk_records": 500,
+    }
+    hits = run_with_kills(definition_of("replay", bootstrap, options), tmp_path, kills=2, seed=5)
+    assert hits, "no kill hit a running pipeline"
+    found = read_back(bootstrap, f"{topic}-range")
+    for partition in (0, 1):
+        expected = [b"%d" % n for n in range(2_000, 8_000) if n % 2 == partition]
+        assert [row[1] for row in found[partition]] == expected
+        assert [row[3] for row in found[partition]] == [1_700_000_000_000 + int(text) for text in expected]
+
+
+@pytest.mark.timeout(800)
+def test_mirror_with_killed_drivers_is_the_same_in_the_same_order(
+    bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    from tidelog.testing.broker import RunningBroker
+
+    topic = make_topic(3)
+    fill_days(bootstrap, topic, range(10_000), 3)
+    with RunningBroker(mode="process") as other:
+        options = {"topic": topic, "prefix": "copy-", "to_bootstrap": other.bootstrap, "batch_records": 1_000}
+        hits = run_with_kills(definition_of("mirror", bootstrap, options), tmp_path, kills=2, seed=3)
+        assert hits, "no kill hit a running pipeline"
+        assert read_back(other.bootstrap, f"copy-{topic}") == read_back(bootstrap, topic)
+
+
+def table_rows(path: Path) -> dict[bytes, bytes]:
+    """What any reader of Parquet sees; a key twice is a fault."""
+    rows = archived(path)
+    keys = [row["key"] for row in rows]
+    assert len(keys) == len(set(keys)), "a key is there twice"
+    return {row["key"]: row["value"] for row in rows}
+
+
+@pytest.mark.timeout(800)
+def test_table_has_the_latest_value_of_each_key_with_killed_drivers(
+    spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = make_topic(2)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    expected: dict[bytes, bytes] = {}
+    for number in range(8_000):
+        key = b"key %d" % (number * 7919 % 300)
+        # some keys are taken away now and then
+        value = None if number % 11 == 0 else b"value %d" % number
+        producer.produce(topic, value, key)
+        expected.pop(key, None)
+        if value is not None:
+            expected[key] = value
+        if number % 500 == 0:
+            producer.poll(0)
+    assert producer.flush(SECONDS_MAX) == 0
+    path = tmp_path / "latest"
+    options = {"topic": topic, "path": str(path), "batch_records": 1_000, "buckets": 3}
+    hits = run_with_kills(definition_of("table", bootstrap, options), tmp_path, kills=2, seed=7)
+    assert hits, "no kill hit a running pipeline"
+    assert table_rows(path) == expected
+    once = tmp_path / "once"
+    options = {"topic": topic, "path": str(once), "snapshot": True}
+    run_ready(spark, "table", options, bootstrap, tmp_path / "snapshot")
+    assert table_rows(once) == expected

