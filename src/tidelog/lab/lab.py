@@ -204,6 +204,18 @@ class Lab:
             timeout_seconds,
         )
 
+    def wait_committed(self, topic: str, partition: int = 0) -> None:
+        """Return when everything in the leader's log can be read.
+
+        A leader that has just been elected learns the high watermark from its followers' next fetches.
+        """
+
+        def whole() -> bool:
+            ends = [replica.log_end for replica in self.replicas(topic, partition) if replica.leads]
+            return ends == [self.positions(topic, partition).high_watermark]
+
+        self.wait(f"all of {topic}-{partition} can be read", whole)
+
     def set_topic_config(self, topic: str, name: str, value: str) -> None:
         """Set one setting of a topic."""
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)

@@ -33,6 +33,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidelog.lab.lab import Lab
 
+#: more of what was seen instead nobody reads
+INSTEAD_MAX = 300
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -102,7 +105,10 @@ class Observation:
 
     def check(self, claim: str, held: bool, instead: object = "") -> bool:
         """Check a claim; `instead` is what was seen, told where the claim did not hold."""
-        self.checks.append(Check(claim, bool(held), str(instead)))
+        seen = str(instead)
+        if len(seen) > INSTEAD_MAX:
+            seen = seen[:INSTEAD_MAX] + " …"
+        self.checks.append(Check(claim, bool(held), seen))
         return bool(held)
 
 

@@ -28,6 +28,7 @@ def _values(name: str) -> list[str]:
 
 def _table(lab: Lab, see: Observation, topic: str, acknowledged: int) -> int:
     """Show what was acknowledged and what is there now; how many acknowledged records are lost."""
+    lab.wait_committed(topic)
     there = {record.value for record in lab.read(topic)}
     left = sum(value in there for value in _values(topic))
     see.table(("topic", "acknowledged", "in the log now"), [(topic, f"{acknowledged} of {RECORDS}", left)])

@@ -77,6 +77,7 @@ def leader_dies(lab: Lab, see: Observation) -> None:
     see.say(f"broker {new} took over {seconds:.2f} s after broker {dead} was killed")
     see.figure("failover_seconds", round(seconds, 2))
     see.check("another broker leads", new not in (dead, -1), new)
+    lab.wait_committed("orders")
     read = [record.value for record in lab.read("orders")]
     see.check("all 20 records are there", read == [f"order {number}" for number in range(20)], len(read))
 

@@ -21,6 +21,7 @@ SCENARIO = Scenario(
 
 
 def _values(lab: Lab) -> list[str | None]:
+    lab.wait_committed("orders")
     return [record.value for record in lab.read("orders")]
 
 
