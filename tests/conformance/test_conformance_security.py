@@ -208,6 +208,9 @@ def test_java_is_refused(broker: SecuredBroker) -> None:
     outcomes = run_secured_java(broker, [attempt(broker) for attempt in ATTEMPTS], names)
     told = dict(zip((attempt.__name__ for attempt in ATTEMPTS), outcomes, strict=True))
     assert [name for name, outcome in told.items() if not outcome.startswith("error")] == []
+    seconds = {name: int(outcome.split()[2]) / 1000 for name, outcome in told.items()}
+    print(f"seconds until the Java client says so: {seconds}")
+    assert [name for name, taken in seconds.items() if taken >= REFUSED_SECONDS_MAX] == [], seconds
     assert "SaslAuthenticationException" in told["wrong_password"]
     assert "SslAuthenticationException" in told["unknown_authority"]
     assert not set(names) & topics(broker)

@@ -20,12 +20,14 @@ public class Secured {
     public static void main(String[] arguments) throws Exception {
         for (int index = 0; index < arguments.length; index += 2) {
             String outcome;
+            long started = System.nanoTime();
             try {
                 outcome = String.join(",", run(arguments[index], arguments[index + 1]));
             } catch (Throwable failure) {
                 Throwable cause = failure;
                 while (cause.getCause() != null) cause = cause.getCause();
-                outcome = "error " + failure + " / " + cause;
+                long elapsed = (System.nanoTime() - started) / 1_000_000;
+                outcome = "error after " + elapsed + " ms: " + failure + " / " + cause;
             }
             System.out.println(outcome.replace('\n', ' '));
         }
