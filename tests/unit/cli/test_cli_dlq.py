@@ -1,0 +1,155 @@
+"""`tidelog dlq` against a broker in this process: list, show, and sending back exactly once."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from tidelog.cli.connection import Connection
+from tidelog.cli.dead_letter_topic import DeadLetterTopic
+from tidelog.cli.main import tidelog
+from tidelog.pipelines import dead_letter_headers as names
+from tidelog.testing.broker import RunningBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with RunningBroker({"transaction.state.log.num.partitions": "2"}) as running:
+        yield running
+
+
+def letter_headers(number: int, topic: str | None, reason: str) -> list[tuple[str, bytes]]:
+    headers = [
+        ("trace", b"%d" % number),
+        (names.PIPELINE, b"totals"),
+        (names.STEP, b"decode" if number % 2 else b"score"),
+        (names.REASON, reason.encode()),
+        (names.STACK, b"Traceback\n  line"),
+        (names.PARTITION, b"1"),
+        (names.OFFSET, b"%d" % (100 + number)),
+        (names.TIMESTAMP, b"%d" % (1_700_000_000_000 + number)),
+    ]
+    return headers if topic is None else [*headers, (names.TOPIC, topic.encode())]
+
+
+def fill(broker: RunningBroker, dead: str, origin: str | None, count: int) -> None:
+    broker.create_topic(dead, partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(count):
+        reason = "not JSON" if number % 2 else "ValueError: no"
+        producer.produce(
+            dead, b"v%d" % number, b"k%d" % number, number % 2, headers=letter_headers(number, origin, reason)
+        )
+    assert producer.flush(10) == 0
+
+
+def run(broker: RunningBroker, *words: str) -> Result:
+    return CliRunner().invoke(tidelog, ["dlq", *words, "--bootstrap", broker.bootstrap])
+
+
+def records(broker: RunningBroker, topic: str, count: int) -> list[Any]:
+    """The first records of a topic with one partition; more than `count` is a fault."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        found.append(message)
+    consumer.close()
+    assert len(found) == count
+    return found
+
+
+def test_list_and_show(broker: RunningBroker) -> None:
+    fill(broker, "listed-dead", "orders", 4)
+    rows = json.loads(run(broker, "list", "listed-dead", "--json").output)
+    assert sorted(row["key"] for row in rows) == ["k0", "k1", "k2", "k3"]
+    assert {row["from"]["topic"] for row in rows} == {"orders"} and not any(row["redriven"] for row in rows)
+    (row,) = json.loads(run(broker, "list", "listed-dead", "--step", "decode", "--count", "--json").output)
+    assert row == {"step": "decode", "reason": "not JSON", "letters": 2}
+    assert "orders-1@103" in run(broker, "list", "listed-dead", "--reason", "JSON").output
+    assert "no dead letters" in run(broker, "list", "listed-dead", "--from-topic", "other").output
+    shown = run(broker, "show", "listed-dead", "1", "0").output
+    assert "Traceback" in shown and "trace=1" in shown and "k1" in shown
+    assert json.loads(run(broker, "show", "listed-dead", "1", "0", "--json").output)["value"] == "v1"
+    assert (
+        "no dead letter in listed-dead-1 at offset 9" in run(broker, "show", "listed-dead", "1", "9").output
+    )
+    assert "there is no topic nothing" in run(broker, "list", "nothing").output
+
+
+def test_redrive_sends_each_letter_once_as_it_was(broker: RunningBroker) -> None:
+    broker.create_topic("redriven", partitions=1)
+    fill(broker, "redriven-dead", "redriven", 6)
+    assert (
+        "would send 3 to redriven; add --yes"
+        in run(broker, "redrive", "redriven-dead", "--reason", "JSON").output
+    )
+    records(broker, "redriven", 0)
+    assert "sent back 3" in run(broker, "redrive", "redriven-dead", "--reason", "JSON", "--yes").output
+    assert "sent back 0" in run(broker, "redrive", "redriven-dead", "--reason", "JSON", "--yes").output
+    sent = records(broker, "redriven", 3)
+    assert [message.key() for message in sent] == [b"k1", b"k3", b"k5"]
+    assert sent[1].value() == b"v3" and sent[1].timestamp()[1] == 1_700_000_000_003
+    assert sent[1].headers() == [("trace", b"3"), (names.ATTEMPTS, b"1")]
+    left = json.loads(run(broker, "list", "redriven-dead", "--json").output)
+    assert sorted(row["key"] for row in left) == ["k0", "k2", "k4"]
+    every = json.loads(run(broker, "list", "redriven-dead", "--all", "--json").output)
+    assert sorted(row["key"] for row in every if row["redriven"]) == ["k1", "k3", "k5"]
+    one = run(broker, "redrive", "redriven-dead", "--partition", "0", "--offset", "1", "--yes")
+    assert "sent back 1" in one.output
+    assert "sent back 2" in run(broker, "redrive", "redriven-dead", "--yes").output
+    assert sorted(message.key() for message in records(broker, "redriven", 6)) == [
+        b"k%d" % number for number in range(6)
+    ]
+
+
+def test_letters_without_an_origin_need_a_topic(broker: RunningBroker) -> None:
+    broker.create_topic("elsewhere", partitions=1)
+    fill(broker, "lost-dead", None, 2)
+    refused = run(broker, "redrive", "lost-dead", "--yes")
+    assert refused.exit_code == 1 and "name a topic with --to" in refused.output
+    assert "sent back 2" in run(broker, "redrive", "lost-dead", "--to", "elsewhere", "--yes").output
+    records(broker, "elsewhere", 2)
+
+
+def test_one_that_dies_in_the_middle_leaves_nothing_sent_or_noted(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("torn", partitions=1)
+    fill(broker, "torn-dead", "torn", 4)
+    connection = Connection(broker.bootstrap)
+
+    class Died(Exception):
+        pass
+
+    def dies(*arguments: Any) -> None:
+        raise Died
+
+    letters = DeadLetterTopic(connection, "torn-dead")
+    real = connection.producer
+
+    def producer(defaults: Any) -> Any:
+        made = real(defaults)
+
+        class Dying:
+            def __getattr__(self, name: str) -> Any:
+                return dies if name == "commit_transaction" else getattr(made, name)
+
+        return Dying()
+
+    monkeypatch.setattr(Connection, "producer", lambda self, defaults: producer(defaults))
+    with pytest.raises(Died):
+        letters.redrive(lambda letter: True, None)
+    monkeypatch.undo()
+    assert "sent back 4" in run(broker, "redrive", "torn-dead", "--yes").output
+    records(broker, "torn", 4)
