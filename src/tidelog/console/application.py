@@ -238,9 +238,9 @@ class _Live:
     async def stream(self, request: Request) -> Response:
         if self._open >= LIVE_STREAMS_MAX:
             raise ConsoleFault(f"{LIVE_STREAMS_MAX} pages are open", "Close some of them.", UNAVAILABLE)
-        return StreamingResponse(self._events(), media_type="text/event-stream")
+        return StreamingResponse(self._events(request), media_type="text/event-stream")
 
-    async def _events(self) -> AsyncIterator[str]:
+    async def _events(self, request: Request) -> AsyncIterator[str]:
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -250,7 +250,7 @@ class _Live:
         forget = self._console.watcher.listen(looked)
         self._open += 1
         try:
-            while True:
+            while self._console.still_in(request):
                 view = self._console.watcher.view
                 state = "seen" if view.fault is None else "unreachable"
                 yield f"event: look\ndata: {state}\n\n"

@@ -100,6 +100,7 @@ class Console:
         self.tails = Tails(self.client, self.schemas)
         self.segments = SegmentFiles(settings.data_folders)
         self.token = Token()
+        self.closing = False
         self.login = _login(settings)
         self.navigation: tuple[NavigationEntry, ...] = NAVIGATION
         self._templates = environment()
@@ -109,6 +110,12 @@ class Console:
         """Add lines to the menu and folders of templates, once, before the first page."""
         self.navigation = (*NAVIGATION, *navigation)
         self._templates = environment(template_folders)
+
+    def end_streams(self) -> None:
+        """Let every open stream end: people who stop a console do not wait for them."""
+        self.closing = True
+        self.watcher.tell()
+        self.tails.wake()
 
     def close(self) -> None:
         self.watcher.stop()
@@ -148,7 +155,9 @@ class Console:
         return found
 
     def still_in(self, request: Request) -> bool:
-        """Whether the login of a stream still holds; streams outlive their request's check."""
+        """Whether a stream may go on: its login still holds, and the console is not about to end."""
+        if self.closing:
+            return False
         session = self.session(request)
         return session is None or self.login is None or self.login.sessions.holds(session)
 

@@ -14,14 +14,19 @@ STOP_SECONDS_MAX = 2
 class Server(uvicorn.Server):
     """A server that says when it listens."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, console: Console, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
+        self._console = console
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._console.end_streams()
+        await super().shutdown(sockets)
 
 
 Extend = Callable[[Console], Extension]
@@ -47,7 +52,7 @@ def make_server(
         # Streams have no end of their own; people who stop the console do not want to wait for them.
         timeout_graceful_shutdown=STOP_SECONDS_MAX,
     )
-    return Server(config, on_ready)
+    return Server(config, console, on_ready)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,8 +1,10 @@
-"""Live tails: records as they arrive, read by a thread each, at most TAILS_MAX at a time.
+"""Live tails: records as they arrive, at most TAILS_MAX at a time.
 
-A tail shows people what happens; it is no consumer that must see all. It reads small pieces, hands out at
-most ROUND_RECORDS_MAX records per round, and where more arrive it jumps to the end and counts what it left
-out. So a fast topic costs the brokers and the browser no more than a slow one.
+A tail shows people what happens; it is no consumer that must see all. Tails of the same partitions share a
+feed: one thread with one consumer, which reads a small piece in each round, hands out at most
+ROUND_RECORDS_MAX records, and where more arrive jumps to the end and counts what it left out. So neither a
+fast topic nor many people who look at it cost the brokers more than a slow one. A filter looks at up to
+ROUND_FILTERED_MAX records in a round before the feed jumps.
 """
 
 import threading
@@ -16,12 +18,13 @@ from tidelog.console.faults import UNAVAILABLE, ConsoleFault
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.record_filter import Predicate
 from tidelog.console.record_reader import record_of
-from tidelog.console.record_view import record_row
+from tidelog.console.record_view import RecordView, record_row
 from tidelog.console.schema_registry import SchemaRegistry
 
 TAILS_MAX = 32
 ROUND_SECONDS = 0.5
 ROUND_RECORDS_MAX = 100
+ROUND_FILTERED_MAX = 2_000
 
 TAIL_PROPERTIES = {
     "group.id": "tidelog-console-unused",
@@ -31,79 +34,121 @@ TAIL_PROPERTIES = {
     "fetch.wait.max.ms": 250,
     "queued.min.messages": ROUND_RECORDS_MAX,
     "queued.max.messages.kbytes": 1_024,
-    "fetch.message.max.bytes": 262_144,
+    # A round shows little; whoever reads more than it shows takes time from those who need it.
+    "fetch.message.max.bytes": 65_536,
 }
 
-#: receives (rows, left out since the last call); called in the tail's thread
-Receiver = Callable[[list[dict[str, Any]], int], None]
+Row = dict[str, Any]
+Formats = tuple[str, str]
+#: receives (rows, left out since the last call); called in the feed's thread
+Receiver = Callable[[list[Row], int], None]
+FeedKey = tuple[str, tuple[int, ...]]
+
+
+class Tail:
+    """One live tail; `stop` ends it."""
+
+    def __init__(
+        self,
+        starts: dict[int, int],
+        predicate: Predicate | None,
+        formats: Formats,
+        receiver: Receiver,
+        closed: Callable[["Tail"], None],
+    ) -> None:
+        self.starts = starts
+        self.predicate = predicate
+        self.formats = formats
+        self.receiver = receiver
+        self._closed = closed
+
+    def stop(self) -> None:
+        self._closed(self)
 
 
 class Tails:
-    """The open tails, counted."""
+    """The open tails, counted, with the feeds that they share."""
 
     def __init__(self, client: KafkaClient, schemas: SchemaRegistry | None = None) -> None:
         self._client = client
         self._schemas = schemas
         self._lock = threading.Lock()
-        self._open: set[Tail] = set()
+        self._feeds: dict[FeedKey, Feed] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return sum(len(feed.tails) for feed in self._feeds.values())
+
+    @property
+    def feeds_count(self) -> int:
+        return len(self._feeds)
 
     def open(
         self,
         topic: str,
         starts: dict[int, int],
         predicate: Predicate | None,
-        formats: tuple[str, str],
+        formats: Formats,
         receiver: Receiver,
-    ) -> "Tail":
+    ) -> Tail:
         """Begin a tail at these offsets; ConsoleFault when there are too many."""
+        key = (topic, tuple(sorted(starts)))
+        tail = Tail(starts, predicate, formats, receiver, lambda tail: self._closed(key, tail))
         with self._lock:
-            if len(self._open) >= TAILS_MAX:
+            if len(self) >= TAILS_MAX:
                 raise ConsoleFault(
                     f"{TAILS_MAX} live tails are open", "Close one in another window.", UNAVAILABLE
                 )
-            tail = Tail(
-                self._client, topic, starts, predicate, formats, receiver, self._closed, self._schemas
-            )
-            self._open.add(tail)
-        tail.start()
+            feed = self._feeds.get(key)
+            if feed is None or not feed.running:
+                feed = self._feeds[key] = Feed(self._client, topic, starts, self._schemas)
+                feed.tails = (tail,)
+                feed.start()
+            else:
+                feed.tails = (*feed.tails, tail)
         return tail
 
-    def _closed(self, tail: "Tail") -> None:
+    def _closed(self, key: FeedKey, tail: Tail) -> None:
         with self._lock:
-            self._open.discard(tail)
+            feed = self._feeds.get(key)
+            if feed is None:
+                return
+            feed.tails = tuple(one for one in feed.tails if one is not tail)
+            if not feed.tails:
+                del self._feeds[key]
+                feed.stop()
+
+    def wake(self) -> None:
+        """Call every tail's receiver with nothing, so that it looks whether it should go on."""
+        with self._lock:
+            tails = [tail for feed in self._feeds.values() for tail in feed.tails]
+        for tail in tails:
+            tail.receiver([], 0)
 
     def close(self) -> None:
-        for tail in list(self._open):
-            tail.stop()
+        with self._lock:
+            for feed in self._feeds.values():
+                feed.stop()
+            self._feeds.clear()
 
 
-class Tail(threading.Thread):
-    """One live tail; `stop` ends it within a round."""
+class Feed(threading.Thread):
+    """What reads some partitions of a topic for its tails; `stop` ends it within a round."""
 
     def __init__(
-        self,
-        client: KafkaClient,
-        topic: str,
-        starts: dict[int, int],
-        predicate: Predicate | None,
-        formats: tuple[str, str],
-        receiver: Receiver,
-        closed: Callable[["Tail"], None],
-        schemas: SchemaRegistry | None = None,
+        self, client: KafkaClient, topic: str, starts: dict[int, int], schemas: SchemaRegistry | None
     ) -> None:
         super().__init__(name=f"console-tail-{topic}", daemon=True)
         self._client = client
         self._topic = topic
         self._next = dict(starts)
-        self._predicate = predicate
-        self._formats = formats
-        self._receiver = receiver
-        self._closed = closed
         self._schemas = schemas
         self._stop_requested = threading.Event()
+        #: replaced, never changed: the thread reads it without a lock
+        self.tails: tuple[Tail, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        return not self._stop_requested.is_set()
 
     def stop(self) -> None:
         self._stop_requested.set()
@@ -113,20 +158,19 @@ class Tail(threading.Thread):
             consumer = Consumer(self._client.client_properties(TAIL_PROPERTIES))
             try:
                 consumer.assign([TopicPartition(self._topic, *item) for item in self._next.items()])
-                while not self._stop_requested.is_set():
+                while self.running:
                     self._round(consumer)
             finally:
                 consumer.close()
         except KafkaException:
-            # The stream ends; the browser opens another one by itself.
+            # Nothing arrives any more; the next tail of these partitions gets another feed.
             self._stop_requested.set()
-        finally:
-            self._closed(self)
 
     def _round(self, consumer: Consumer) -> None:
         ends = time.monotonic() + ROUND_SECONDS
-        messages = consumer.consume(ROUND_RECORDS_MAX, ROUND_SECONDS)
-        rows: list[dict[str, Any]] = []
+        wanted = ROUND_FILTERED_MAX if any(tail.predicate for tail in self.tails) else ROUND_RECORDS_MAX
+        messages = consumer.consume(wanted, ROUND_SECONDS)
+        records: list[RecordView] = []
         left_out = 0
         for message in messages:
             record = record_of(message)
@@ -134,11 +178,32 @@ class Tail(threading.Thread):
                 continue
             left_out += max(0, record.offset - self._next.get(record.partition, record.offset))
             self._next[record.partition] = record.offset + 1
-            if self._predicate is None or self._predicate(record):
-                rows.append(record_row(record, *self._formats, self._schemas))
-        if rows or left_out:
-            self._receiver(rows, left_out)
-        if len(messages) >= ROUND_RECORDS_MAX and self._predicate is None:
+            records.append(record)
+        if records:
+            # Those too that were opened while this round waited.
+            self._hand_out(self.tails, records, left_out)
+        if len(messages) >= wanted:
             self._stop_requested.wait(max(0.0, ends - time.monotonic()))
             for number in self._next:
                 consumer.seek(TopicPartition(self._topic, number, OFFSET_END))
+
+    def _hand_out(self, tails: tuple[Tail, ...], records: list[RecordView], left_out: int) -> None:
+        """Give each tail its rows; what several show is worked out once."""
+        made: dict[tuple[int, Formats], Row] = {}
+        for tail in tails:
+            rows: list[Row] = []
+            unshown = left_out
+            for number, record in enumerate(records):
+                if record.offset < tail.starts.get(record.partition, 0):
+                    continue
+                if tail.predicate is not None and not tail.predicate(record):
+                    continue
+                if len(rows) >= ROUND_RECORDS_MAX:
+                    unshown += 1
+                    continue
+                key = (number, tail.formats)
+                if key not in made:
+                    made[key] = record_row(record, *tail.formats, self._schemas)
+                rows.append(made[key])
+            if rows or unshown:
+                tail.receiver(rows, unshown)

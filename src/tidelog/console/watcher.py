@@ -146,7 +146,7 @@ class Watcher:
                 if before.fault is None:
                     log.warning("the cluster cannot be seen: %s", fault.message)
                     self.events.append(Event(self._clock(), "unreachable", "bad", fault.message))
-        self._tell()
+        self.tell()
 
     def _publish(self, before: View, snapshot: Snapshot) -> None:
         if before.fault is not None:
@@ -155,9 +155,10 @@ class Watcher:
         self.events.extend(news)
         self._view = View(snapshot, None, self._view.version + 1)
         if news:
-            self._tell()
+            self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Call everyone who listens."""
         for listener in list(self._listeners.values()):
             listener()
 

@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -309,11 +310,43 @@ def test_a_tail_hands_out_what_arrives_and_tails_are_counted(broker: RunningBrok
             console.tails.open("orders", {0: 0}, None, ("auto", "auto"), lambda rows, _: None)
         deadline = time.monotonic() + 30
         while len(got) < 11 and time.monotonic() < deadline:
-            tail.join(0.05)
+            threading.Event().wait(0.05)
         assert {(row["partition"], row["offset"]) for row in got} >= {(0, 5), (1, 4)}
         tail.stop()
-        tail.join(20)
-        assert len(console.tails) == 0
+        assert len(console.tails) == 0 and console.tails.feeds_count == 0
     finally:
         tails.TAILS_MAX = monkeypatched_max
         console.close()
+
+
+def test_tails_of_the_same_partitions_share_a_feed(broker: RunningBroker | ForeignBroker) -> None:
+    console = Console(ConsoleSettings(broker.bootstrap, poll_seconds=60))
+    starts = {number: console.client.offsets([("orders", number)])["orders", number] for number in (0, 1)}
+    seen: dict[str, set[str]] = {"all": set(), "hex": set(), "picked": set(), "later": set()}
+
+    def into(name: str) -> Any:
+        return lambda rows, _: seen[name].update(row["value"] for row in rows)
+
+    later = {number: offset + 1 for number, offset in starts.items()}
+    try:
+        first = console.tails.open("orders", starts, None, ("auto", "auto"), into("all"))
+        console.tails.open("orders", starts, None, ("hex", "hex"), into("hex"))
+        console.tails.open("orders", later, None, ("auto", "auto"), into("later"))
+        console.tails.open(
+            "orders", {0: starts[0]}, lambda record: record.value == b"b", ("auto", "auto"), into("picked")
+        )
+        assert len(console.tails) == 4 and console.tails.feeds_count == 2
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for value in ("a", "b"):
+            producer.produce("orders", value, partition=0)
+        assert producer.flush(10) == 0
+        wanted = {"all": {"a", "b"}, "hex": {"61", "62"}, "picked": {"b"}, "later": {"b"}}
+        deadline = time.monotonic() + 30
+        while seen != wanted and time.monotonic() < deadline:
+            threading.Event().wait(0.05)
+        assert seen == wanted
+        first.stop()
+        assert len(console.tails) == 3 and console.tails.feeds_count == 2
+    finally:
+        console.close()
+    assert len(console.tails) == 0
