@@ -66,6 +66,7 @@ class SecureStore:
             "tidelog.zookeeper.sasl.password": PASSWORD,
             "zookeeper.set.acl": "true",
             "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
         }
 
