@@ -117,11 +117,20 @@ class TerminalNarrator:
     def _go_on(self, what: str) -> None:
         if self.auto:
             return
+        forget_keys()
         self.console.print(Text(f"  [{what}, q to stop]", style="dim"), end="")
         key = read_key()
         self.console.print()
         if key in ("q", "Q", "\x03", "\x04", ""):
             raise Stopped
+
+
+def forget_keys() -> None:
+    """Keys that were pressed while nobody asked do not answer the next question."""
+    if sys.stdin.isatty():
+        import termios
+
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def read_key() -> str:
@@ -134,7 +143,7 @@ def read_key() -> str:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setcbreak(descriptor)
+        tty.setcbreak(descriptor, termios.TCSANOW)  # at once: a key pressed by now counts
         return os.read(descriptor, 1).decode(errors="replace")
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
