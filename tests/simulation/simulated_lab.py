@@ -26,9 +26,9 @@ from tidelog.client.requests import (
     frame_prefix,
     response_body,
 )
-from tidelog.lab.clients import Delivery, ReadRecord, pairs_of
+from tidelog.lab.clients import Delivery, ReadRecord
 from tidelog.lab.events import EventStream
-from tidelog.lab.lab import Positions, Replica
+from tidelog.lab.lab import Lab, Positions, Replica
 from tidelog.lab.scenario import Scenario, Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import consumer_fetch
@@ -61,8 +61,8 @@ SETTINGS = {
 }
 
 
-class SimulatedLab:
-    """Offers what `tidelog.lab.lab.Lab` offers, as far as scenarios of clusters use it."""
+class SimulatedLab(Lab):
+    """A `Lab` whose cluster, clients and time are simulated, as far as scenarios of clusters use them."""
 
     def __init__(self, scenario: Scenario, events: EventStream, seed: int) -> None:
         self.scenario = scenario
@@ -146,48 +146,16 @@ class SimulatedLab:
         self.ask_until(ELECT_LEADERS, 2, fields, lambda answer: answer.error_code)
         self.wait(f"broker {first} leads", lambda: self.leader(topic, partition) == first)
 
-    def partition(self, topic: str, partition: int = 0) -> PartitionView:
-        for found in self.cluster.view().partitions:
-            if (found.topic, found.partition) == (topic, partition):
-                return found
-        raise LookupError(f"there is no partition {topic}-{partition}")
-
-    def leader(self, topic: str, partition: int = 0) -> int:
-        return self.partition(topic, partition).leader
-
-    def followers(self, topic: str, partition: int = 0) -> list[int]:
-        found = self.partition(topic, partition)
-        return [broker for broker in found.replicas if broker != found.leader]
-
-    def wait_leader(self, topic: str, partition: int = 0, *, other_than: int = -1) -> int:
-        def leads() -> int | None:
-            found = self.leader(topic, partition)
-            return None if found in (-1, other_than) else found
-
-        return self.wait_value(f"{topic}-{partition} has another leader", leads)
-
-    def wait_isr(self, topic: str, brokers: Iterable[int], partition: int = 0) -> None:
-        wanted = set(brokers)
-        self.wait(f"the ISR is {wanted}", lambda: set(self.partition(topic, partition).isr) == wanted)
-
-    def wait_committed(self, topic: str, partition: int = 0) -> None:
-        def whole() -> bool:
-            ends = [replica.log_end for replica in self.replicas(topic, partition) if replica.leads]
-            return ends == [self.positions(topic, partition).high_watermark]
-
-        self.wait(f"all of {topic}-{partition} can be read", whole)
-
     def positions(self, topic: str, partition: int = 0) -> Positions:
         found = self.log(self.wait_leader(topic, partition), topic, partition)
         return Positions(found.log.log_start_offset, found.high_watermark, found.last_stable_offset)
 
-    def replicas(self, topic: str, partition: int = 0) -> list[Replica]:
-        found = self.partition(topic, partition)
+    def replicas_of(self, found: PartitionView) -> list[Replica]:
         return [
             Replica(
                 broker,
-                partition,
-                self.log(broker, topic, partition).log.log_end_offset,
+                found.partition,
+                self.log(broker, found.topic, found.partition).log.log_end_offset,
                 broker == found.leader,
                 broker in found.isr,
                 self.machine(broker).running,
@@ -205,20 +173,6 @@ class SimulatedLab:
 
     def sender(self, **options: Any) -> "SimulatedSender":
         return SimulatedSender(self, **options)
-
-    def produce(
-        self,
-        topic: str,
-        records: Iterable[str | tuple[str | None, str | None]],
-        *,
-        partition: int | None = None,
-        timeout_seconds: float = WAIT_SECONDS,
-        **options: Any,
-    ) -> list[Delivery]:
-        sender = self.sender(**options)
-        for key, value in pairs_of(records):
-            sender.send(topic, value, key, partition=partition)
-        return sender.flush(timeout_seconds)
 
     def read(self, topic: str, *, partitions: Sequence[int] | None = None) -> list[ReadRecord]:
         chosen = partitions or sorted(p.partition for p in self.cluster.view().partitions if p.topic == topic)
@@ -298,8 +252,9 @@ class SimulatedLab:
     # Time
 
     def wait(self, what: str, ready: Callable[[], bool], timeout_seconds: float = WAIT_SECONDS) -> float:
+        """How many seconds of simulated time it took."""
         began_ms = self.world.now_ms
-        self.wait_value(what, lambda: ready() or None, timeout_seconds)
+        super().wait(what, ready, timeout_seconds)
         return (self.world.now_ms - began_ms) / 1000
 
     def wait_value(self, what: str, find: Callable[[], Any], timeout_seconds: float = WAIT_SECONDS) -> Any:
@@ -341,6 +296,15 @@ class SimulatedView:
             for index, state in enumerate(topic.partitions)
         )
         return ClusterView(image.controller_id, {n: f"host{n}:9092" for n in image.alive_brokers}, found)
+
+    def partition(self, topic: str, partition: int) -> PartitionView:
+        for found in self.view().partitions:
+            if (found.topic, found.partition) == (topic, partition):
+                return found
+        raise LookupError(f"there is no partition {topic}-{partition}")
+
+    def leader(self, topic: str, partition: int) -> int:
+        return self.partition(topic, partition).leader
 
     def wait_controller(self, other_than: int | None = None) -> int:
         def decides() -> int | None:

@@ -27,7 +27,7 @@ def simulated(name: str, seed: int) -> ScenarioResult:
     logging.disable(logging.CRITICAL)
     return run_scenario(
         catalog.load(name),
-        make_lab=lambda scenario, events: SimulatedLab(scenario, events, seed),  # type: ignore[arg-type,return-value]
+        make_lab=lambda scenario, events: SimulatedLab(scenario, events, seed),
     )
 
 
