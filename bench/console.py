@@ -10,11 +10,13 @@ Live tails: a producer writes to one topic as fast as acks=all lets it, for a fe
 then with them, in turn; the medians are compared. A ratio of 1.00 means that tails cost the producer nothing.
 On a machine with few cores, tails and producer share them, and the console's own work is in the figure. The
 control compares rounds without tails with each other: how far it is from 1 is what this run cannot tell
-apart. Nothing is asserted.
+apart. Beside it stands what other work on the machine does not disturb: the broker's processor time for a
+million records, and how much of a core the console takes. Nothing is asserted.
 """
 
 import argparse
 import http.client
+import os
 import re
 import statistics
 import subprocess
@@ -101,11 +103,15 @@ class ConsoleProcess:
         self._process.terminate()
         self._process.wait(30)
 
-    def resident_mib(self) -> float:
+    @property
+    def process_id(self) -> int:
         """Of the console itself: a child of the process that watches over it."""
         parent = self._process.pid
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        status = Path(f"/proc/{children[0] if children else parent}/status").read_text()
+        return int(children[0]) if children else parent
+
+    def resident_mib(self) -> float:
+        status = Path(f"/proc/{self.process_id}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) / 1024
@@ -209,21 +215,64 @@ def produce(bootstrap: str, topic: str, seconds: float) -> None:
     print(acknowledged / (time.perf_counter() - began))
 
 
-def measure_tails(console: ConsoleProcess, bootstrap: str, count: int, rounds: int, seconds: float) -> None:
+def processor_seconds(process_id: int) -> float:
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Costs:
+    """Processor time of broker and console over rounds of one kind."""
+
+    def __init__(self, broker_id: int, console_id: int) -> None:
+        self._ids = (broker_id, console_id)
+        self.broker_seconds = self.console_seconds = self.passed_seconds = self.records = 0.0
+
+    def round(self, bootstrap: str, topic: str, seconds: float) -> float:
+        before = [processor_seconds(one) for one in self._ids]
+        began = time.perf_counter()
+        rate = produced_per_second(bootstrap, topic, seconds)
+        passed = time.perf_counter() - began
+        broker, console = (processor_seconds(one) - old for one, old in zip(self._ids, before, strict=True))
+        self.broker_seconds += broker
+        self.console_seconds += console
+        self.passed_seconds += passed
+        self.records += rate * seconds
+        return rate
+
+    @property
+    def broker_seconds_per_million(self) -> float:
+        return self.broker_seconds / self.records * 1e6
+
+    @property
+    def console_cores(self) -> float:
+        return self.console_seconds / self.passed_seconds
+
+
+def measure_tails(
+    console: ConsoleProcess, broker: RunningBroker, count: int, rounds: int, seconds: float
+) -> None:
     topic = "topic-0000"
+    bootstrap = broker.bootstrap
+    assert broker.process_id is not None
+    alone, watched = (Costs(broker.process_id, console.process_id) for _ in range(2))
     produced_per_second(bootstrap, topic, 1.0)
     without: list[float] = []
     beside: list[float] = []
     for number in range(rounds):
-        without.append(produced_per_second(bootstrap, topic, seconds))
+        without.append(alone.round(bootstrap, topic, seconds))
         with live_tails(console, count, topic) as seen:
-            beside.append(produced_per_second(bootstrap, topic, seconds))
+            beside.append(watched.round(bootstrap, topic, seconds))
             assert all(seen), f"round {number}: a tail showed nothing"
     print(f"producer alone:         {statistics.median(without):10,.0f} records/s")
     print(f"with {count} live tails:     {statistics.median(beside):10,.0f} records/s")
     print(f"ratio:                  {statistics.median(beside) / statistics.median(without):10.3f}")
     halves = statistics.median(without[::2]) / statistics.median(without[1::2])
     print(f"control (alone/alone):  {halves:10.3f}")
+    for words, costs in (("alone", alone), ("with tails", watched)):
+        print(
+            f"{words:12} broker {costs.broker_seconds_per_million:6.2f} s of processor per million records,"
+            f" console {costs.console_cores:5.2f} cores"
+        )
     print(f"resident memory:        {console.resident_mib():10.0f} MiB")
 
 
@@ -257,7 +306,7 @@ def main() -> None:
             if given.requests:
                 measure_pages(console, given.requests)
             if given.tails:
-                measure_tails(console, broker.bootstrap, given.tails, given.rounds, given.seconds)
+                measure_tails(console, broker, given.tails, given.rounds, given.seconds)
         finally:
             console.close()
 

@@ -5,6 +5,7 @@ They are left out of an ordinary run: they need a chromium, which a user may not
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,8 +39,16 @@ def cluster(browser: Any) -> Iterator[RunningCluster]:
 
 
 @pytest.fixture(scope="session")
-def console(cluster: RunningCluster) -> Iterator[RunningConsole]:
-    with RunningConsole(cluster.bootstrap) as running:
+def pipelines_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pipelines of this machine say how they are."""
+    return tmp_path_factory.mktemp("pipelines")
+
+
+@pytest.fixture(scope="session")
+def console(cluster: RunningCluster, pipelines_folder: Path) -> Iterator[RunningConsole]:
+    with RunningConsole(
+        cluster.bootstrap, data_folders=(cluster.data_directory,), pipelines_folder=pipelines_folder
+    ) as running:
         yield running
 
 

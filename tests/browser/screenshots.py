@@ -4,17 +4,24 @@ python tests/browser/screenshots.py docs/images
 """
 
 import argparse
+import fcntl
 import json
+import os
 import random
+import shutil
+import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from browser_console import RunningConsole, chromium_path
 from confluent_kafka import Consumer, Producer
 
+from tidelog.console.login import users_file_line
 from tidelog.testing.cluster import RunningCluster
 
 LIFE_SECONDS = 60
@@ -25,7 +32,10 @@ TOPICS = {
     "clicks": 4,
     "audit-log": 1,
     "emails.outbound": 2,
+    "orders.dlq": 1,
 }
+#: small, so that a minute of life fills some
+SEGMENT_SETTINGS = {"segment_bytes": 262_144, "index_interval_bytes": 4_096}
 GROUPS = (
     ("billing", "orders", "billing-1", 0.03, "classic"),
     ("billing", "orders", "billing-2", 0.03, "classic"),
@@ -83,7 +93,46 @@ def produce(bootstrap: str, until: float) -> None:
     producer.flush(10)
 
 
-def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
+def leave_dead_letters(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(14):
+        reason = "the value is not JSON of order INT" if number % 3 else "amount: amount > 0 does not hold"
+        headers = {"tidelog.dlq.topic": "orders", "tidelog.dlq.partition": str(number % 6)}
+        headers |= {"tidelog.dlq.offset": str(90 + 7 * number), "tidelog.dlq.pipeline": "clean-orders"}
+        producer.produce(
+            "orders.dlq", "{broken", key=f"eu-{number}", headers={**headers, "tidelog.dlq.reason": reason}
+        )
+    producer.flush(10)
+
+
+@contextmanager
+def noted_pipeline(folder: Path, bootstrap: str) -> Iterator[None]:
+    """A pipeline as one that runs notes itself, beside one that failed."""
+    now = int(time.time() * 1000)
+    progress = {"name": "clean", "batch_id": 212, "processed_rows_per_second": 1840.0, "batch_ms": 96}
+    progress |= {"lag": 118, "rows": 403_118, "dead_letters": 14}
+    query = {"name": "clean", "reads": "topic orders", "writes": "topic payments"}
+    query["does"] = ["decode json", "amount > 0"]
+    status = {"kind": "clean", "started_ms": now - 1_260_000, "updated_ms": now, "dead_letters": "orders.dlq"}
+    plan = {"bootstrap": bootstrap, "queries": [query]}
+    for name, state, failure in (
+        ("clean-orders", "running", None),
+        ("archive-clicks", "failed", "OSError: no space left on device"),
+    ):
+        (folder / name).mkdir(parents=True)
+        told = {**status, "name": name, "state": state, "failure": failure, "plan": plan}
+        told["progress"] = [progress] if failure is None else []
+        (folder / name / "status.json").write_text(json.dumps(told))
+        (folder / name / "lock").touch()
+    lock = os.open(folder / "clean-orders" / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def draw(address: str, cluster: RunningCluster, folder: Path, guarded: str) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -97,11 +146,12 @@ def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
             scheme: Any = "light",
             tail: bool = False,
             until: str = "",
+            console: str = address,
         ) -> None:
             height = 860 if width > 600 else 844
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
             page = context.new_page()
-            page.goto(address + path, timeout=60_000)
+            page.goto(console + path, timeout=60_000)
             if tail:
                 page.get_by_role("button", name="Live tail").click()
                 page.locator("tr.fresh").first.wait_for(timeout=60_000)
@@ -120,7 +170,15 @@ def draw(address: str, cluster: RunningCluster, folder: Path) -> None:
         picture("records", "/topics/orders/records", tail=True)
         picture("record", "/topics/orders/records/0/5")
         picture("settings", "/topics/payments/settings")
+        picture("segments", "/topics/orders/segments?partition=0&base=0")
+        picture("produce", "/topics/payments/produce")
+        picture("dead-letters", "/topics/orders.dlq/redrive")
+        picture("pipelines", "/pipelines")
+        picture("login", "/login", console=guarded)
         picture("groups", "/groups")
+        picture("group-phone", "/group?id=billing", width=390)
+        picture("records-phone", "/topics/orders/records", width=390)
+        picture("group-dark", "/group?id=analytics", scheme="dark")
         picture("group", "/group?id=billing")
         victim = cluster.leader("orders", 0)
         cluster.kill(victim)
@@ -138,20 +196,29 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with RunningCluster(3, settings={"offsets.topic.num.partitions": "6"}) as cluster:
         for name, partitions in TOPICS.items():
-            cluster.create_topic(name, partitions=partitions)
+            cluster.create_topic(name, partitions=partitions, **SEGMENT_SETTINGS)
+        leave_dead_letters(cluster.bootstrap)
         until = time.time() + LIFE_SECONDS + 90
         threads = [threading.Thread(target=produce, args=(cluster.bootstrap, until), daemon=True)]
         threads += [
             threading.Thread(target=consume, args=(cluster.bootstrap, *group, until), daemon=True)
             for group in GROUPS
         ]
-        with RunningConsole(cluster.bootstrap) as console:
+        scratch = Path(tempfile.mkdtemp(prefix="tidelog-pictures-"))
+        (scratch / "people").write_text(users_file_line("ada", "unused-here", "change") + "\n")
+        folders = {"data_folders": (cluster.data_directory,), "pipelines_folder": scratch / "pipelines"}
+        with (
+            noted_pipeline(scratch / "pipelines", cluster.bootstrap),
+            RunningConsole(cluster.bootstrap, users_file=scratch / "people") as guarded,
+            RunningConsole(cluster.bootstrap, **folders) as console,
+        ):
             # The first page waits for the first look; what happens after it is news.
             urllib.request.urlopen(console.address, timeout=60).close()
             for thread in threads:
                 thread.start()
             time.sleep(LIFE_SECONDS)
-            draw(console.address, cluster, folder)
+            draw(console.address, cluster, folder, guarded.address)
+        shutil.rmtree(scratch)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The console's journeys in a real browser against a real cluster of three brokers."""
 
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,10 +61,42 @@ def member(cluster: RunningCluster, group: str, topic: str, client_id: str) -> I
         end()
 
 
+DOOMED = """
+import sys
+from confluent_kafka import Consumer
+bootstrap, group, topic, name = sys.argv[1:]
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": name,
+                     "session.timeout.ms": 6000, "auto.offset.reset": "earliest"})
+consumer.subscribe([topic])
+while True:
+    consumer.poll(0.2)
+"""
+
+
+@contextmanager
+def doomed_member(
+    cluster: RunningCluster, group: str, topic: str, client_id: str
+) -> Iterator[Callable[[], None]]:
+    """A consumer in a process of its own; the function that is given kills it."""
+    arguments = [cluster.bootstrap, group, topic, client_id]
+    process = subprocess.Popen([sys.executable, "-c", DOOMED, *arguments])
+    try:
+        yield process.kill
+    finally:
+        process.kill()
+        process.wait(30)
+
+
 def produce(cluster: RunningCluster, topic: str, values: list[str], key: str | None = None) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for value in values:
         producer.produce(topic, value, key=key)
+    assert producer.flush(30) == 0
+
+
+def produce_to(cluster: RunningCluster, topic: str, partition: int, value: str, **more: Any) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(topic, value, partition=partition, **more)
     assert producer.flush(30) == 0
 
 
@@ -139,13 +173,15 @@ def test_watch_a_group_rebalance_and_reset_it(page: Any, cluster: RunningCluster
         page.get_by_role("link", name="watched").click()
         members = page.locator("section", has_text="Members").locator("tbody tr")
         expect(page.locator("#group-live")).to_contain_text("first")
-        with member(cluster, "watched", "grouped", "second") as leave:
+        with doomed_member(cluster, "watched", "grouped", "second") as die:
             expect(page.locator(".timeline")).to_contain_text("second joined group watched")
             # Only what a look has seen is told: it must have seen the partitions with their new owner.
             expect(members.filter(has_text="second")).to_contain_text("grouped-")
             expect(page.locator(".timeline")).to_contain_text("went to another member")
-            leave()
+            die()
+            # Nobody said goodbye: the coordinator takes it for dead when its session is over.
             expect(page.locator(".timeline")).to_contain_text("second left group watched")
+            expect(members).to_have_count(1)
         expect(page.locator("svg.chart")).to_be_visible()
     expect(page.locator("#group-live .tiles")).to_contain_text("empty")
     page.get_by_role("link", name="Reset offsets").click()
@@ -187,11 +223,15 @@ PATHS = (
     "/topics/shown/records",
     "/topics/shown/settings",
     "/topics/shown/produce",
+    "/topics/shown/segments?base=0",
+    "/topics/shown/redrive",
+    "/topics/shown/records/0/0",
 )
 PATHS += (
     "/topics/shown/delete",
     "/topics/new",
     "/groups",
+    "/pipelines",
     "/brokers",
     "/brokers/1",
     "/transactions",
@@ -207,6 +247,8 @@ def test_no_page_is_wider_than_the_window(
     if width == 390:
         cluster.create_topic("shown", partitions=2)
         produce(cluster, "shown", ["x" * 3_000, '{"a": 1}'], key="y" * 500)
+        # Something on the first partition too, wherever the key goes.
+        produce_to(cluster, "shown", 0, "z" * 2_000)
     scheme = "dark" if width == 390 else "light"
     context = browser.new_context(
         base_url=console.address, viewport={"width": width, "height": 800}, color_scheme=scheme
