@@ -4,6 +4,7 @@ The brokers reach each other by TLS and SCRAM, so whatever is replicated or deci
 end somebody throws bytes at it.
 """
 
+import base64
 import json
 import os
 import random
@@ -23,8 +24,16 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidelog.client.client_settings import ClientSettings
+from tidelog.client.faults import AuthenticationFailed
+from tidelog.client.link import Link
+from tidelog.model.errors import ErrorCode
+from tidelog.security.certificates import Authority
+
 DEADLINE_SECONDS = 60.0
 RECORD_COUNT = 2_000
+TOKEN_SECRET = "what-tokens-are-made-with"
+ALTER_CONFIGS, CREATE_TOKEN = 44, 38
 
 
 class SecureCluster:
@@ -38,8 +47,10 @@ class SecureCluster:
     def start(self) -> None:
         command = [sys.executable, "-m", "tidelog.cli", "up", "--secure", "--brokers", "3", "--port", "0"]
         command += ["--json", "--data", str(self.data), "--set", "group.initial.rebalance.delay.ms=0"]
-        command += ["--set", "offsets.topic.num.partitions=4"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        command += ["--set", "offsets.topic.num.partitions=4", "--log-level", "debug"]
+        command += ["--set", f"delegation.token.secret.key={TOKEN_SECRET}"]
+        with (self.data.parent / "up.stderr").open("ab") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         self.ready = self._wait_ready()
 
     def _wait_ready(self) -> dict[str, Any]:
@@ -174,3 +185,71 @@ def test_everything_is_there_after_a_restart(cluster: SecureCluster) -> None:
     cluster.start()
     assert (cluster.folder / "credentials.json").read_text() == before
     assert "kept" in AdminClient(cluster.properties()).list_topics(timeout=20).topics
+
+
+def link_of(cluster: SecureCluster, user: str, password: str) -> Link:
+    host, port = cluster.ready["brokers"][0]["address"].rsplit(":", 1)
+    settings = ClientSettings(
+        (),
+        security_protocol="SASL_SSL",
+        ca_location=str(cluster.folder / "ca.pem"),
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username=user,
+        sasl_password=password,
+    )
+    return Link.open(host, int(port), settings)
+
+
+def secrets_of(cluster: SecureCluster) -> dict[str, str]:
+    """Every secret that is in a file, by where it is: passwords, and the lines of private keys."""
+    found = {
+        f"password of {user}": password
+        for user, password in json.loads((cluster.folder / "credentials.json").read_text()).items()
+    }
+    for path in cluster.folder.iterdir():
+        key = path.read_text().partition("PRIVATE KEY-----\n")[2].partition("-----END")[0]
+        found |= {f"{path.name} {number}": line for number, line in enumerate(key.split()) if len(line) > 20}
+    return found
+
+
+def test_no_secret_is_told_to_anybody(cluster: SecureCluster) -> None:
+    """All that the tests above did, and logins, keys and tokens by request, with the log at its wordiest."""
+    passwords = json.loads((cluster.folder / "credentials.json").read_text())
+    admin = link_of(cluster, "admin", passwords["admin"])
+    made = cluster.command("user", "create", "carol", stdin="carols-own-password\n")
+    assert made.returncode == 0, made.stderr
+    link_of(cluster, "carol", "carols-own-password").close()
+    with pytest.raises(AuthenticationFailed):
+        link_of(cluster, "carol", "a-wrong-guess-of-carols")
+    key = Authority.create().issue("by request").key
+    changes = [{"name": "ssl.keystore.key", "config_operation": 0, "value": key}]
+    resource = {"resource_type": 4, "resource_name": "1", "configs": changes}
+    fields = {"resources": [resource], "validate_only": False}
+    [answer] = admin.request(ALTER_CONFIGS, fields, lowest=1, highest=1).responses
+    assert int(answer.error_code) == ErrorCode.INVALID_CONFIG, "a key without its certificate"
+    token = admin.request(CREATE_TOKEN, {"renewers": (), "max_lifetime": -1}, lowest=2, highest=2)
+    assert int(token.error_code) == 0
+    admin.close()
+    producer = Producer(cluster.properties())
+    for number in range(RECORD_COUNT):
+        producer.produce("kept", b"%d" % number)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    secrets = secrets_of(cluster) | {
+        "password of carol": "carols-own-password",
+        "a wrong password": "a-wrong-guess-of-carols",
+        "the secret of tokens": TOKEN_SECRET,
+        "a token": base64.b64encode(token.hmac).decode(),
+        "a token in hexadecimals": token.hmac.hex(),
+        "a key by request": key.splitlines()[1],
+    }
+    assert len(secrets) > 10
+    told = {path.name: path.read_text(errors="replace") for path in cluster.data.glob("*.log")}
+    assert len(told) == 3 and all("DEBUG" in text for text in told.values())
+    told["up.stderr"] = (cluster.data.parent / "up.stderr").read_text(errors="replace")
+    told["cluster.json"] = (cluster.data / "cluster.json").read_text()
+    for broker in cluster.ready["brokers"]:
+        told[f"arguments of {broker['pid']}"] = Path(f"/proc/{broker['pid']}/cmdline").read_text()
+    leaks = [
+        (where, name) for where, text in told.items() for name, secret in secrets.items() if secret in text
+    ]
+    assert leaks == []
