@@ -47,6 +47,10 @@ def log_end_offset(folder: Path) -> int:
     if not found:
         return 0
     end = int(found[-1].stem)
-    for batch in _batches_of(found[-1], found[-1].read_bytes()):
+    try:
+        data = found[-1].read_bytes()
+    except FileNotFoundError:
+        return end  # the partition was deleted meanwhile
+    for batch in _batches_of(found[-1], data):
         end = batch.header.next_offset
     return end
