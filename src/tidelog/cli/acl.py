@@ -25,9 +25,17 @@ _OPERATIONS = [
 ]
 
 
+def _added(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with these arguments and options, in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name resources; the command receives `patterns`."""
-    options = [
+    """The options that name resources; the command receives what `_patterns` takes."""
+    return _added(
+        command,
         click.option("--topic", "topics", multiple=True, metavar="NAME", help="A topic; '*' for all."),
         click.option("--group", "groups", multiple=True, metavar="NAME", help="A group; '*' for all."),
         click.option(
@@ -35,10 +43,7 @@ def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--cluster", is_flag=True, help="The cluster itself."),
         click.option("--prefix", is_flag=True, help="The names are beginnings of names."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )
 
 
 def _patterns(
@@ -152,34 +157,32 @@ def acl() -> None:
     """
 
 
-_USER = click.argument("user")
-_OPERATION_WORDS = click.argument(
-    "operations", nargs=-1, required=True, type=click.Choice(_OPERATIONS), metavar="OPERATION..."
-)
-_HOST = click.option(
-    "--host", default="*", show_default=True, metavar="ADDRESS", help="Only from this address."
-)
+def _grant_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Who, what, to which resources and from where; the command receives them by these names."""
+    return _added(
+        command,
+        click.argument("user"),
+        click.argument(
+            "operations", nargs=-1, required=True, type=click.Choice(_OPERATIONS), metavar="OPERATION..."
+        ),
+        _resource_options,
+        click.option(
+            "--host", default="*", show_default=True, metavar="ADDRESS", help="Only from this address."
+        ),
+        json_option,
+        connection_options(),
+    )
+
+
+def _grant(permission: PermissionType, asked: Row) -> None:
+    patterns = _patterns(*(asked[name] for name in ("topics", "groups", "transactions", "cluster", "prefix")))
+    who, operations = asked["user"], asked["operations"]
+    _create(asked["connection"], permission, who, operations, patterns, asked["host"], asked["as_json"])
 
 
 @acl.command("allow")
-@_USER
-@_OPERATION_WORDS
-@_resource_options
-@_HOST
-@json_option
-@connection_options()
-def allow(
-    connection: Connection,
-    user: str,
-    operations: tuple[str, ...],
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactions: tuple[str, ...],
-    cluster: bool,
-    prefix: bool,
-    host: str,
-    as_json: bool,
-) -> None:
+@_grant_options
+def allow(**asked: Any) -> None:
     """Allow USER to do something; '*' is everybody.
 
     Operations: all, read, write, create, delete, alter, describe, cluster-action, describe-configs,
@@ -191,29 +194,12 @@ def allow(
       tidelog acl allow alice read --topic orders --group billing
       tidelog acl allow '*' read --topic public. --prefix
     """
-    patterns = _patterns(topics, groups, transactions, cluster, prefix)
-    _create(connection, PermissionType.ALLOW, user, operations, patterns, host, as_json)
+    _grant(PermissionType.ALLOW, asked)
 
 
 @acl.command("deny")
-@_USER
-@_OPERATION_WORDS
-@_resource_options
-@_HOST
-@json_option
-@connection_options()
-def deny(
-    connection: Connection,
-    user: str,
-    operations: tuple[str, ...],
-    topics: tuple[str, ...],
-    groups: tuple[str, ...],
-    transactions: tuple[str, ...],
-    cluster: bool,
-    prefix: bool,
-    host: str,
-    as_json: bool,
-) -> None:
+@_grant_options
+def deny(**asked: Any) -> None:
     """Deny USER something, whatever else is allowed; '*' is everybody.
 
     \b
@@ -221,8 +207,7 @@ def deny(
       tidelog acl deny mallory all --topic '*'
       tidelog acl deny alice write --topic public.audit --host 10.0.0.7
     """
-    patterns = _patterns(topics, groups, transactions, cluster, prefix)
-    _create(connection, PermissionType.DENY, user, operations, patterns, host, as_json)
+    _grant(PermissionType.DENY, asked)
 
 
 def _filters(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from tidelog.cli.broker_options import broker_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
 from tidelog.cli.up import environment_settings, serve_broker
@@ -72,27 +73,7 @@ def broker_overrides(
     help="Keep the data here (log.dirs; default: ./tidelog-data).",
 )
 @click.option("--rack", metavar="NAME", help="The rack or zone of this machine (broker.rack).")
-@click.option(
-    "--config-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A properties file of settings.",
-)
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting; repeat for more.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How log lines look.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="How much to log.",
-)
+@broker_options(log_level="info")
 @click.option("--json", "as_json", is_flag=True, help="Print what happens as lines of JSON.")
 def broker(
     node_id: int | None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.broker_options import broker_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
 from tidelog.cli.up_console import console_option, start_console
@@ -150,27 +151,7 @@ def print_ready(
     is_flag=True,
     help="TLS, passwords and ACLs from the first start on: makes certificates, an admin and client files.",
 )
-@click.option(
-    "--config-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="A properties file of settings.",
-)
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting; repeat for more.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How log lines look.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="How much to log.",
-)
+@broker_options(log_level="warning")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
