@@ -33,7 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, LATEST, LIST_OFFSETS, Cluster
-from tidelog.client.faults import Refusal
+from tidelog.client.faults import LinkFault, Refusal
 from tidelog.client.link import Link
 from tidelog.lab import log_files
 from tidelog.lab.clients import Delivery, ReadRecord, Sender, client_config, pairs_of, read_topic
@@ -332,8 +332,22 @@ class Lab:
         return self._wire_cluster
 
     def positions(self, topic: str, partition: int = 0) -> Positions:
-        """Log start, high watermark and last stable offset, as the leader says now."""
-        return self.positions_at(self.wait_leader(topic, partition), topic, partition)
+        """Log start, high watermark and last stable offset, as the leader says now.
+
+        A new leader does not tell before it knows (OFFSET_NOT_AVAILABLE, KIP-207), so it is asked again.
+        """
+
+        def asked() -> Positions | None:
+            try:
+                return self.positions_at(self.wait_leader(topic, partition), topic, partition)
+            except LinkFault:
+                return None
+            except Refusal as refused:
+                if not refused.retriable:
+                    raise
+                return None
+
+        return self.wait_value(f"the leader of {topic}-{partition} tells its positions", asked)
 
     def positions_at(self, broker_id: int, topic: str, partition: int) -> Positions:
         """The same asked of one broker, past its gate; raises ClientFault if it does not lead or answer."""
