@@ -137,7 +137,8 @@ def prepare(data: Path, hosts: Sequence[str]) -> SecureSetup:
     """Make what is not there yet; the brokers' certificate anew where it is not for one of the hosts."""
     folder = data / FOLDER
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        # A new one is for this user alone; the modes of one from before are its owner's affair.
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         folder.chmod(0o700)
         authority = _authority(folder)
