@@ -89,15 +89,14 @@ class HadoopFiles:
     def __init__(self, spark: Any, root: str) -> None:
         jvm = spark.sparkContext._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._system = self._path(root).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        self._write_all = jvm.java.nio.charset.StandardCharsets.UTF_8
-        self._context = jvm.org.apache.hadoop.fs.FileContext
-        self._rename_options = spark.sparkContext._gateway.new_array(
-            jvm.org.apache.hadoop.fs.Options.Rename, 1
-        )
-        self._rename_options[0] = jvm.org.apache.hadoop.fs.Options.Rename.OVERWRITE
         self._configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        self._text = jvm.org.apache.commons.io.IOUtils
+        self._system = self._path(root).getFileSystem(self._configuration)
+        self._context = jvm.org.apache.hadoop.fs.FileContext
+        self._streams = jvm.org.apache.commons.io.IOUtils
+        self._utf8 = jvm.java.nio.charset.StandardCharsets.UTF_8
+        rename = jvm.org.apache.hadoop.fs.Options.Rename
+        self._replacing = spark.sparkContext._gateway.new_array(rename, 1)
+        self._replacing[0] = rename.OVERWRITE
 
     def files(self, folder: str) -> list[StoredFile]:
         return sorted(self._below(self._path(folder), ""))
@@ -117,7 +116,7 @@ class HadoopFiles:
             return None
         stream = self._system.open(self._path(path))
         try:
-            return str(self._text.toString(stream, self._write_all))
+            return str(self._streams.toString(stream, self._utf8))
         finally:
             stream.close()
 
@@ -132,12 +131,14 @@ class HadoopFiles:
             stream.close()
         # The file system's own rename refuses an existing target; this one replaces it in one step.
         context = self._context.getFileContext(self._system.getUri(), self._configuration)
-        context.rename(waiting, self._system.makeQualified(target), self._rename_options)
+        context.rename(waiting, self._system.makeQualified(target), self._replacing)
 
     def rename(self, path: str, to: str) -> bool:
         if not self._system.exists(self._path(path)):
             return False
         self._system.mkdirs(self._path(to).getParent())
+        # Where renaming is to copy and to delete, a driver may have died in between.
+        self._system.delete(self._path(to), False)
         if not self._system.rename(self._path(path), self._path(to)):
             raise OSError(f"cannot move {path} to {to}")
         return True

@@ -66,7 +66,7 @@ def plan_flow(definition: Definition) -> Plan:
                 PlannedQuery(name, reads, sink.words, rules + does, _delivery(sink), run.checkpoint_of(name))
             )
         if run.dead_letters is not None:
-            queries += [_guard(source, definition) for source in definition.sources if _can_fail(source)]
+            queries += [_guard(source, definition) for source in definition.sources if can_fail(source)]
             notes.append(
                 "a record that fails in a step with state stops the pipeline: decode and check before"
             )
@@ -86,7 +86,8 @@ def _delivery(sink: Sink) -> str:
     return "exactly once" if sink.topic is not None or sink.format in FILE_FORMATS else "at least once"
 
 
-def _can_fail(source: Source) -> bool:
+def can_fail(source: Source) -> bool:
+    """Whether some records of a source may not get through to the steps."""
     return source.decode == "json" or bool(source.expect)
 
 
@@ -115,7 +116,7 @@ def start_flow(spark: Any, plan: Plan) -> list[Work]:
     for source in definition.sources:
         split = decoded(source_stream(spark, definition, source), source.decode, source.schema, source.expect)
         tables[source.name] = _with_watermark(split.good, source)
-        if _can_fail(source):
+        if can_fail(source):
             guarded = start_dead_letters(split.dead, definition.run, f"{source.name}-dead", source.name)
             works += [] if guarded is None else [guarded]
     tables = apply_steps(spark, definition.steps, tables)

@@ -26,6 +26,7 @@ from tidelog.pipelines.flow import (
     FLOW,
     apply_steps,
     as_records,
+    can_fail,
     check_stateless,
     query_name,
     run_each,
@@ -67,6 +68,8 @@ class FlowBatches:
         while self._inline < len(steps) and steps[self._inline].each and steps[self._inline].reads == before:
             before = steps[self._inline].name
             self._inline += 1
+        #: whether there is anything that tells records that fail apart
+        self._tells_apart = can_fail(self._source) or self._inline > 0
 
     def tables(self, records: Any) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
         """The tables of the flow, and what failed in which step, both not yet computed."""
@@ -99,7 +102,7 @@ class FlowBatches:
                 if not poison:
                     raise
                 self._write_sinks(without(records, poison), batch, batch_id)
-            if self._definition.run.dead_letters is not None:
+            if self._definition.run.dead_letters is not None and (self._tells_apart or poison):
                 self._write_dead(records, poison, batch, batch_id)
         finally:
             records.unpersist()
@@ -111,7 +114,7 @@ class FlowBatches:
 
     def _write_sinks(self, records: Any, batch: Any, batch_id: int) -> None:
         made, dead = self.tables(records)
-        if self._definition.run.dead_letters is None:
+        if self._definition.run.dead_letters is None and self._tells_apart:
             self._refuse_dead(dead)
         sinks = self._definition.sinks
         kept = {sink.reads: made[sink.reads].persist() for sink in sinks} if len(sinks) > 1 else {}
