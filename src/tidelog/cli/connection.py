@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.admin._metadata import ClusterMetadata
 
+    from tidelog.client.client_settings import ClientSettings
     from tidelog.client.link import Link
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -120,25 +121,36 @@ class Connection:
 
     def link(self, address: str) -> "Link":
         """A connection of our own to one broker, secured by the same properties."""
-        from tidelog.client.client_settings import ClientSettings
-        from tidelog.client.faults import BadOption, ClientFault
+        from tidelog.client.faults import ClientFault
         from tidelog.client.link import Link
 
-        timeout_ms = str(int(self.timeout_seconds * 1000))
+        settings = self.client_settings()
+        try:
+            return Link.open(*split_address(address), settings)
+        except ClientFault as failure:
+            raise CommandError(f"the connection to {address} failed: {failure}") from failure
+
+    def client_settings(self, connect_seconds_max: float | None = None) -> "ClientSettings":
+        """The same properties for our own client."""
+        from tidelog.client.client_settings import ClientSettings
+        from tidelog.client.faults import BadOption
+
+        connect_seconds = min(self.timeout_seconds, connect_seconds_max or self.timeout_seconds)
         options = {
             "client.id": "tidelog-cli",
             **self.properties,
             "bootstrap.servers": self.bootstrap,
-            "request.timeout.ms": timeout_ms,
-            "socket.connection.setup.timeout.ms": timeout_ms,
+            "request.timeout.ms": str(int(self.timeout_seconds * 1000)),
+            "socket.connection.setup.timeout.ms": str(int(connect_seconds * 1000)),
         }
         options.pop("socket.timeout.ms", None)
         try:
-            return Link.open(*split_address(address), ClientSettings.from_options(options))
+            return ClientSettings.from_options(options)
         except BadOption as failure:
-            raise CommandError(f"the client properties were refused: {failure}") from failure
-        except ClientFault as failure:
-            raise CommandError(f"the connection to {address} failed: {failure}") from failure
+            raise CommandError(
+                f"the client properties were refused: {failure}",
+                "correct what -X or --client-config-file gives",
+            ) from failure
 
     def _client(self, client_class: Any, defaults: Mapping[str, Any]) -> Any:
         probe(self.bootstrap)

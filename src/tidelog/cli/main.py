@@ -17,6 +17,7 @@ COMMANDS = {
     "txn": CommandEntry("tidelog.cli.txn:txn", "Look at transactions, and abort one that hangs."),
     "config": CommandEntry("tidelog.cli.config:config", "Read and change settings of topics and brokers."),
     "cluster": CommandEntry("tidelog.cli.cluster:cluster", "See how a cluster is, and move what it holds."),
+    "doctor": CommandEntry("tidelog.cli.doctor:doctor", "Say in words what is wrong with a cluster."),
     "user": CommandEntry("tidelog.cli.user:user", "Create, list and delete users, and change passwords."),
     "console": CommandEntry("tidelog.cli.console:console", "Run the web console for a cluster."),
     "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),

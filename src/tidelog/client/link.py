@@ -105,11 +105,24 @@ class Link:
             with contextlib.suppress(OSError):
                 self._socket.close()
 
+    @property
+    def certificate_expires_at(self) -> float | None:
+        """When the broker's certificate ends, in seconds; None without TLS or where it is not verified."""
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return None
+        ends = (self._socket.getpeercert() or {}).get("notAfter")
+        return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
+
     # Versions
 
     def offers(self, api_key: int) -> tuple[int, int] | None:
         """The versions of an API that the broker speaks; None if it does not know it."""
         return self._versions.get(api_key)
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """Every API that the broker speaks, with its lowest and highest version."""
+        return dict(self._versions)
 
     def version_of(self, api_key: int, lowest: int, highest: int) -> int:
         """The highest version between the two that the broker speaks; raises UnsupportedVersion."""

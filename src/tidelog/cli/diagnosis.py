@@ -1,0 +1,192 @@
+"""The values of `tidelog doctor`: what was seen of a cluster, and what that says about it.
+
+An `Examination` is everything that was asked, at one moment; what the cluster would not tell is None or empty
+and named in `unseen`. A `Finding` is one sentence about it with the next step to take. The checks between the
+two are pure (`diagnosis_checks`), those who ask are in `examination`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+Partition = tuple[str, int]
+
+
+class Severity(IntEnum):
+    """How bad it is; the worst one decides the exit code."""
+
+    OK = 0
+    HINT = 1
+    WARNING = 2
+    PROBLEM = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check says about one subject; `next_step` is empty where nothing is to be done."""
+
+    check: str
+    severity: Severity
+    message: str
+    next_step: str = ""
+    subjects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBroker:
+    """A broker; without an address it is known only from the replicas that it holds."""
+
+    id: int
+    address: str | None
+    alive: bool = True
+    #: why the advertised address did not answer; None if it did or was not tried
+    fault: str | None = None
+    #: what the one who answers there says it belongs to
+    cluster_id: str | None = None
+    #: False if somebody else answers at this broker's address
+    itself: bool = True
+    controller: int | None = None
+    #: versions of each API: key, lowest and highest
+    versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    certificate_expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPartition:
+    """A partition; offsets are None where its leader did not tell."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTopic:
+    name: str
+    internal: bool
+    partitions: tuple[SeenPartition, ...]
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def replication_factor(self) -> int:
+        return min((len(partition.replicas) for partition in self.partitions), default=0)
+
+    @property
+    def min_insync_replicas(self) -> int | None:
+        value = self.configs.get("min.insync.replicas")
+        return int(value) if value is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Where a partition's log begins and ends, and where read_committed readers must stop."""
+
+    start: int
+    end: int
+    last_stable: int
+    newest_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGroup:
+    """A group; `committed_later` is what it had committed when it was looked at once more."""
+
+    id: str
+    state: str
+    kind: str
+    members: int
+    committed: Mapping[Partition, int]
+    state_later: str | None = None
+    committed_later: Mapping[Partition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTransaction:
+    """A transaction that its coordinator knows to be open."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    timeout_ms: int
+    start_ms: int | None
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenOpenProducer:
+    """A transaction that is open in a partition, and was still open at a second look."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    start_offset: int
+    last_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLogDir:
+    """A folder of a broker; sizes are -1 where it does not tell them (before Kafka 3.3)."""
+
+    broker: int
+    path: str
+    error: str
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """A cluster as it was seen; times are ours, in ms; `watched_seconds` lie between two looks."""
+
+    bootstrap: str
+    now_ms: int
+    cluster_id: str | None = None
+    controller: int | None = None
+    brokers: tuple[SeenBroker, ...] = ()
+    topics: tuple[SeenTopic, ...] = ()
+    logs: Mapping[Partition, LogRange] = field(default_factory=dict)
+    groups: tuple[SeenGroup, ...] = ()
+    watched_seconds: float = 0.0
+    transactions: tuple[SeenTransaction, ...] = ()
+    open_producers: tuple[SeenOpenProducer, ...] = ()
+    log_dirs: tuple[SeenLogDir, ...] = ()
+    #: the clock of the controllers' leader when it answered, and ours before and after
+    controller_clock_ms: tuple[int, int, int] | None = None
+    encrypted: bool = False
+    #: what could not be asked, and why
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def alive(self) -> tuple[SeenBroker, ...]:
+        return tuple(broker for broker in self.brokers if broker.alive)
+
+    @property
+    def partitions(self) -> tuple[SeenPartition, ...]:
+        return tuple(partition for topic in self.topics for partition in topic.partitions)
+
+
+def worst(findings: list[Finding]) -> Severity:
+    return max((finding.severity for finding in findings), default=Severity.OK)
+
+
+def some(names: list[str] | tuple[str, ...], shown_max: int = 5) -> str:
+    """The first few names, and how many there are more."""
+    rest = len(names) - shown_max
+    return ", ".join(names[:shown_max]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def counted(count: int, word: str) -> str:
+    """`1 broker`, `3 brokers`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
