@@ -1,19 +1,18 @@
 """Writing from Spark into a topic: exactly once against at least once, in one run.
 
-    python bench/spark_sink.py [--records 1000000] [--rounds 3] [--sizes 100,1000] [--codecs none,lz4]
-                               [--bootstrap host:port]
+    python bench/spark_sink.py [--records 1000000] [--rounds 3] [--minutes 5] [--sizes 100,1000]
+                               [--codecs none,lz4] [--bootstrap host:port]
 
 Spark runs on local[2]. The rows come from Parquet, so that making them costs the same for both; `noop` writes
 the same rows to nowhere and is what reading them takes. Deliveries take turns, round after round; the best
-round counts. Batch writes: each is one commit of as many transactions as tasks. Numbers are printed as a
-table; nothing is asserted.
+round counts. Batch writes: each is one commit of as many transactions as tasks. Cases of larger records have
+fewer of them. Numbers are printed as tables, by clock and by CPU time; nothing is asserted. Rounds that do
+not fit into --minutes are left out.
 """
 
 import argparse
-import os
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -21,29 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from spark_session import Place, place_of, show, show_machine, start_spark, take_turns
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 4
 TASKS = 4
-DELIVERIES = ("at_least_once", "exactly_once")
+DELIVERIES = ("exactly_once", "at_least_once")
 SECONDS_MAX = 60
-
-
-def start_spark(folder: str) -> "SparkSession":
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def make_topic(bootstrap: str) -> str:
@@ -55,72 +40,60 @@ def make_topic(bootstrap: str) -> str:
     return name
 
 
-def write(frame: Any, bootstrap: str, codec: str, delivery: str) -> float:
+def topic_writer(frame: Any, bootstrap: str, codec: str, delivery: str) -> Callable[[], str]:
     topic = make_topic(bootstrap)
-    writer = (
-        frame.write.format("tidelog")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", topic)
-        .option("kafka.compression.type", codec)
-        .option("delivery", delivery)
-        .mode("append")
-    )
-    started = time.perf_counter()
-    writer.save()
-    return time.perf_counter() - started
+
+    def write() -> str:
+        writer = frame.write.format("tidelog").option("kafka.bootstrap.servers", bootstrap)
+        writer = writer.option("topic", topic).option("kafka.compression.type", codec)
+        writer.option("delivery", delivery).mode("append").save()
+        return ""
+
+    return write
 
 
-def write_nowhere(frame: Any) -> float:
-    started = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - started
+def nowhere_writer(frame: Any) -> Callable[[], str]:
+    def write() -> str:
+        frame.write.format("noop").mode("overwrite").save()
+        return ""
+
+    return write
 
 
-def measure(spark: "SparkSession", bootstrap: str, arguments: argparse.Namespace, folder: str) -> None:
-    print(f"{'bytes':>6} {'codec':>6} {'noop':>10} {'at least':>10} {'exactly':>10} {'ratio':>6}   records/s")
-    for size in map(int, arguments.sizes.split(",")):
-        path = f"{folder}/rows-{size}"
-        text = f"rpad(CAST(id AS STRING), {size}, sha2(CAST(id AS STRING), 512))"
-        rows = spark.range(0, arguments.records, 1, TASKS)
-        rows.selectExpr("CAST(id AS STRING) AS key", f"CAST({text} AS BINARY) AS value").write.parquet(path)
-        frame = spark.read.parquet(path)
-        for codec in arguments.codecs.split(","):
-            ways: dict[str, Callable[[], float]] = {"noop": lambda frame=frame: write_nowhere(frame)}
-            for delivery in DELIVERIES:
-                ways[delivery] = lambda frame=frame, codec=codec, delivery=delivery: write(
-                    frame, bootstrap, codec, delivery
-                )
-            best: dict[str, float] = {}
-            for number in range(arguments.rounds + 1):
-                for name, way in ways.items():
-                    seconds = way()
-                    if number:  # the first round warms up
-                        best[name] = min(seconds, best.get(name, seconds))
-            rates = [arguments.records / best[name] for name in ("noop", *DELIVERIES)]
-            print(
-                f"{size:>6} {codec:>6} {rates[0]:>10,.0f} {rates[1]:>10,.0f} {rates[2]:>10,.0f}"
-                f" {rates[2] / rates[1]:>6.2f}",
-                flush=True,
-            )
+def run_size(
+    spark: "SparkSession", cluster: Place, size_bytes: int, arguments: argparse.Namespace, folder: str
+) -> None:
+    records = arguments.records * 100 // max(100, min(size_bytes, 400))
+    path = f"{folder}/rows-{size_bytes}"
+    text = f"rpad(CAST(id AS STRING), {size_bytes}, sha2(CAST(id AS STRING), 512))"
+    rows = spark.range(0, records, 1, TASKS)
+    rows.selectExpr("CAST(id AS STRING) AS key", f"CAST({text} AS BINARY) AS value").write.parquet(path)
+    frame = spark.read.parquet(path)
+    cases = len(arguments.sizes.split(",")) * len(arguments.codecs.split(","))
+    for codec in arguments.codecs.split(","):
+        show_machine()
+        ways = {name: topic_writer(frame, cluster.bootstrap, codec, name) for name in DELIVERIES}
+        ways["noop"] = nowhere_writer(frame)
+        turns = take_turns(ways, arguments.rounds, 60 * arguments.minutes / cases, cluster.process_id)
+        show(f"{records:,} records of {size_bytes} B, {codec}, {TASKS} tasks", turns, records, DELIVERIES[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=4)
     parser.add_argument("--sizes", default="100,1000")
     parser.add_argument("--codecs", default="none,lz4")
-    parser.add_argument("--bootstrap")
+    parser.add_argument("--bootstrap", help="a running cluster; else a Tidelog broker is started")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
-        spark = start_spark(folder)
-        if arguments.bootstrap:
-            measure(spark, arguments.bootstrap, arguments, folder)
-        else:
-            from tidelog.testing.broker import RunningBroker
-
-            with RunningBroker(mode="process") as broker:
-                measure(spark, broker.bootstrap, arguments, folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder,
+        place_of(arguments.bootstrap) as place,
+    ):
+        spark = start_spark()
+        for size in map(int, arguments.sizes.split(",")):
+            run_size(spark, place, size, arguments, folder)
         spark.stop()
 
 

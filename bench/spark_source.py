@@ -1,11 +1,13 @@
 """Reading a topic into Spark: our source, Spark's own Kafka connector, a confluent-kafka loop, Parquet.
 
-    python bench/spark_source.py [--records 1000000] [--rounds 3] [--sizes 100,1000] [--codecs none,lz4]
-                                 [--bootstrap host:port] [--connector 4.3.0,4.2.0 | --connector none]
+    python bench/spark_source.py [--records 1000000] [--rounds 3] [--minutes 5] [--sizes 100,1000]
+                                 [--codecs none,lz4] [--bootstrap host:port] [--connector 4.3.0,4.0.0 | none]
 
 All of them read the same records in one run, one after the other, round after round; the best round counts.
 Spark runs on local[2] and writes to the `noop` sink, so every column is made and none is kept. The loop
-polls in batches of 1,000 and touches key and value. Numbers are printed as a table; nothing is asserted.
+polls in batches of 1,000 and touches key and value. Cases of larger records have fewer of them. Numbers are
+printed as tables, by clock and by CPU time; nothing is asserted. Rounds that do not fit into --minutes are
+left out.
 
 The connector is fetched with Maven. The first version of --connector that Maven has is taken, and the table
 names it: one that is not of the Spark that runs is a comparison of mixed versions, and is marked so.
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+from spark_session import Place, place_of, show, show_machine, start_spark, take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +48,7 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 
-Reader = Callable[[], int]
+Reader = Callable[[], str]
 
 
 def fetch_connector(versions: str) -> tuple[str, list[str]] | None:
@@ -93,16 +97,22 @@ def make_topic(bootstrap: str, records: int, size_bytes: int, codec: str) -> str
     return topic
 
 
-def spark_reader(spark: "SparkSession", source: str, options: dict[str, str], records: int) -> Reader:
-    def read() -> int:
-        spark.read.format(source).options(**options).load().write.format("noop").mode("overwrite").save()
-        return records
+def spark_reader(spark: "SparkSession", source: str, options: dict[str, str]) -> Reader:
+    def read() -> str:
+        from pyspark.errors import PySparkException
+
+        frame = spark.read.format(source).options(**options)
+        try:
+            frame.load().write.format("noop").mode("overwrite").save()
+        except PySparkException as fault:
+            return "failed: " + str(fault).splitlines()[0][:90]
+        return ""
 
     return read
 
 
 def loop_reader(bootstrap: str, topic: str, records: int) -> Reader:
-    def read() -> int:
+    def read() -> str:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
         consumer = Consumer(
@@ -117,105 +127,56 @@ def loop_reader(bootstrap: str, topic: str, records: int) -> Reader:
                 message.value()
                 seen += 1
         consumer.close()
-        return seen
+        return "" if seen == records else f"read {seen} of {records}"
 
     return read
 
 
-def start_spark(jars: list[str]) -> "SparkSession":
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.memory", "2g").config("spark.sql.shuffle.partitions", "2")
-    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.jars", ",".join(jars))
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def measure(readers: dict[str, Reader], records: int, rounds: int) -> dict[str, float | str]:
-    """Records per second of the best round of each, or why there is none."""
-    from pyspark.errors import PySparkException
-
-    best: dict[str, float | str] = {}
-    for number in range(rounds + 1):
-        for name, read in readers.items():
-            if isinstance(best.get(name), str):
-                continue
-            started = time.perf_counter()
-            try:
-                seen = read()
-            except PySparkException as fault:
-                best[name] = "failed: " + str(fault).splitlines()[0][:90]
-                continue
-            rate = seen / (time.perf_counter() - started)
-            if seen != records:
-                best[name] = f"read {seen} of {records}"
-            elif number:
-                # The first round warms up workers, connections and caches.
-                best[name] = max(rate, float(best.get(name, 0.0)))
-    return best
-
-
-def show(case: str, rates: dict[str, float | str], size_bytes: int) -> None:
-    ours = rates["tidelog"]
-    print(f"\n{case}")
-    print(f"  {'reader':<34} {'records/s':>12} {'MB/s':>8} {'ours is':>10}")
-    for name, rate in rates.items():
-        if isinstance(rate, str):
-            print(f"  {name:<34} {rate}")
-            continue
-        ratio = f"{ours / rate:.2f} x" if isinstance(ours, float) and name != "tidelog" else ""
-        print(f"  {name:<34} {rate:>12,.0f} {rate * size_bytes / 1e6:>8.1f} {ratio:>10}")
-
-
 def run_case(
-    spark: "SparkSession", bootstrap: str, size_bytes: int, codec: str, connector: str | None, arguments: Any
+    spark: "SparkSession", cluster: Place, size_bytes: int, codec: str, connector: str | None, arguments: Any
 ) -> None:
     import pyspark
 
-    records = arguments.records
-    topic = make_topic(bootstrap, records, size_bytes, codec)
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    records = arguments.records * 100 // max(100, min(size_bytes, 400))
+    topic = make_topic(cluster.bootstrap, records, size_bytes, codec)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+    cases = len(arguments.sizes.split(",")) * len(arguments.codecs.split(","))
     with tempfile.TemporaryDirectory() as folder:
-        spark.read.format("tidelog").options(**options).load().write.parquet(f"{folder}/rows")
-        readers = {"tidelog": spark_reader(spark, "tidelog", options, records)}
+        frame = spark.read.format("tidelog").options(**options).load()
+        assert frame.count() == records
+        frame.write.parquet(f"{folder}/rows")
+        readers = {"tidelog": spark_reader(spark, "tidelog", options)}
         if connector is not None:
             mixed = "" if connector == pyspark.__version__ else f" on {pyspark.__version__} (mixed)"
-            readers[f"kafka connector {connector}{mixed}"] = spark_reader(spark, "kafka", options, records)
-        readers["confluent-kafka loop"] = loop_reader(bootstrap, topic, records)
-        readers["parquet"] = spark_reader(spark, "parquet", {"path": f"{folder}/rows"}, records)
-        rates = measure(readers, records, arguments.rounds)
-    show(f"{records:,} records of {size_bytes} B, {codec}, {PARTITIONS} partitions", rates, size_bytes)
+            readers[f"kafka connector {connector}{mixed}"] = spark_reader(spark, "kafka", options)
+        readers["confluent-kafka loop"] = loop_reader(cluster.bootstrap, topic, records)
+        readers["parquet"] = spark_reader(spark, "parquet", {"path": f"{folder}/rows"})
+        turns = take_turns(readers, arguments.rounds, 60 * arguments.minutes / cases, cluster.process_id)
+    show(
+        f"{records:,} records of {size_bytes} B, {codec}, {PARTITIONS} partitions", turns, records, "tidelog"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=4)
     parser.add_argument("--sizes", default="100,1000")
     parser.add_argument("--codecs", default="none,lz4")
     parser.add_argument("--bootstrap", help="a running cluster; else a Tidelog broker is started")
-    parser.add_argument("--connector", default="4.3.0,4.2.0")
+    parser.add_argument("--connector", default="4.3.0,4.2.0,4.0.0")
     arguments = parser.parse_args()
     connector = fetch_connector(arguments.connector)
     if connector is None:
         print("without Spark's own connector: Maven, or the version, is missing", file=sys.stderr)
-    from tidelog.testing.broker import RunningBroker
-
-    broker = None if arguments.bootstrap else RunningBroker(mode="process").start()
-    try:
-        bootstrap = arguments.bootstrap or (broker.bootstrap if broker else "")
+    with place_of(arguments.bootstrap) as cluster:
         spark = start_spark([] if connector is None else connector[1])
-        print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
         for size in arguments.sizes.split(","):
             for codec in arguments.codecs.split(","):
-                run_case(spark, bootstrap, int(size), codec, connector[0] if connector else None, arguments)
+                show_machine()
+                run_case(spark, cluster, int(size), codec, connector[0] if connector else None, arguments)
         spark.stop()
-    finally:
-        if broker is not None:
-            broker.close()
 
 
 if __name__ == "__main__":
