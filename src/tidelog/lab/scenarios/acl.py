@@ -148,6 +148,14 @@ def nobody(lab: Lab, see: Observation) -> None:
     see.figure("alice_sees", seen)
     see.figure("alice_writes", written)
     see.figure("wrong_password", refused)
+    see.table(
+        ("who", "does", "answer"),
+        [
+            ("alice", "lists topics", ", ".join(seen) or "none"),
+            ("alice", "writes to team-a.orders", written),
+            ("somebody", "logs in as alice with a wrong password", refused),
+        ],
+    )
     see.check("alice sees no topic", seen == [], seen)
     see.check("she may not write", written == DENIED, written)
     see.check("a wrong password does not come in", refused in ("_TRANSPORT", "_AUTHENTICATION"), refused)
@@ -235,6 +243,7 @@ def denied(lab: Lab, see: Observation) -> None:
         future.result(WAIT_SECONDS)
     again = _read(lab, "bob", "public.news")
     see.figure("bob_was_told", told)
+    see.say(f"Bob had read one record; his next request was answered {told}. Without the rule: {again}.")
     see.check("bob read the first news", first is not None and first.error() is None)
     see.check("his open connection was refused the next", told == DENIED, told)
     see.check("alice reads both", of_alice == "2 records", of_alice)

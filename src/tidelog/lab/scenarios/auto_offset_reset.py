@@ -39,6 +39,7 @@ def earliest(lab: Lab, see: Observation) -> None:
     anna.stop()
     offsets = [record.offset for record in anna.records]
     see.figure("read", len(offsets))
+    see.say(f"It read {len(offsets)} events, from offset {offsets[:1]} to {offsets[-1:]}.")
     see.check("it read offsets 0 to 9", offsets == list(range(RECORDS)), offsets)
 
 
@@ -69,6 +70,7 @@ def latest(lab: Lab, see: Observation) -> None:
     finally:
         ben.close()
     see.figure("started_at", at_end)
+    see.say(f"It started at the end, offset {at_end}, and read {offsets}.")
     see.figure("read", offsets)
     see.check("it started at the end, 10", at_end == [RECORDS], at_end)
     see.check("it read offsets 10 and 11 only", offsets == [10, 11], offsets)
@@ -93,6 +95,7 @@ def error(lab: Lab, see: Observation) -> None:
         carla.close()
     told = [fault.name() if (fault := message.error()) is not None else "a record" for message in found]
     see.figure("told", told)
+    see.say(f"It was told: {told}.")
     see.check("it was told that there is no offset to start from", told == ["_AUTO_OFFSET_RESET"], told)
 
 
@@ -109,6 +112,7 @@ def not_asked(lab: Lab, see: Observation) -> None:
     dan.stop()
     offsets = [record.offset for record in dan.records]
     see.figure("read", offsets)
+    see.say(f"The group had committed {before.get(0)}; it read {offsets}.")
     see.check("the committed offset was 10", before == {0: RECORDS}, before)
     see.check("it read offsets 10 and 11, which came before it started", offsets == [10, 11], offsets)
 
@@ -135,6 +139,7 @@ def gone(lab: Lab, see: Observation) -> None:
     eva.stop()
     offsets = [record.offset for record in eva.records]
     see.figure("log_start", log_start)
+    see.say(f"The log begins at {log_start}; the group read {offsets}.")
     see.figure("first_read", offsets[0] if offsets else None)
     see.check("the log begins at 5 now", log_start == KEPT_FROM, log_start)
     see.check("the group went on at 5", offsets == list(range(KEPT_FROM, RECORDS + 2)), offsets)

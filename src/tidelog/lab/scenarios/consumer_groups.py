@@ -149,6 +149,10 @@ def spare(lab: Lab, see: Observation) -> None:
     lab.faults.stop_consumer(leaving.name)
     staying = members[1:]
     lab.wait("all have one partition", lambda: _shares(staying) == [1, 1, 1, 1], SETTLE_SECONDS)
+    see.table(
+        ("consumer", "partitions"),
+        [(member.name, " ".join(str(number) for _, number in member.assignment)) for member in staying],
+    )
     see.check(
         "the four that are left have one partition each", _shares(staying) == [1, 1, 1, 1], _shares(staying)
     )
@@ -164,6 +168,7 @@ def another_group(lab: Lab, see: Observation) -> None:
     other = lab.start_consumer("zoe", group="statistics", topics=["orders"])
     other.wait_records(RECORDS)
     see.figure("records_of_the_other_group", len(other.records))
+    see.say(f"zoe, alone in the other group, read {len(other.records)} records.")
     values = {record.value for record in other.records}
     see.check(
         "the other group got all forty", len(values) == RECORDS == len(other.records), len(other.records)

@@ -149,5 +149,6 @@ def crash(lab: Lab, see: Observation) -> None:
     _forward(lab, ["delay-short"], 2)
     came = [record.value for record in lab.read("reminders")[before:]]
     see.figure("came", came)
+    see.say("In 'reminders': " + ", ".join(str(name) for name in came) + ".")
     expected = ["reminder 0", "reminder 1", "reminder 1", "reminder 2"]
     see.check("none was lost, one was repeated", came == expected, came)

@@ -137,5 +137,6 @@ def in_the_log(lab: Lab, see: Observation) -> None:
     visible = len(_receipts(lab, EXACTLY_ONCE))
     see.figure("in_the_log", everything)
     see.figure("visible", visible)
+    see.say(f"{everything} receipts are in the log, readers of committed data see {visible}.")
     see.check("the five aborted receipts are in the log", everything == ORDERS + 5, everything)
     see.check("and hidden from readers of committed data", visible == ORDERS, visible)

@@ -91,6 +91,7 @@ def quick(lab: Lab, see: Observation) -> None:
         headers = dict(sent[record.offset].headers)
         in_time.append(record.at * 1000 < int(headers["expires-ms"] or b"0"))
     see.figure("in_time", sum(in_time))
+    see.say(f"{sum(in_time)} of {OFFERS} offers were read before they expired.")
     see.check("all six were read before they expired", in_time == [True] * OFFERS, in_time)
 
 
@@ -123,6 +124,7 @@ def late(lab: Lab, see: Observation) -> None:
 def nothing_removed(lab: Lab, see: Observation) -> None:
     offers, aside = len(lab.read("offers")), [record.value for record in lab.read("offers.expired")]
     see.figure("offers", offers)
+    see.say(f"{offers} offers are in the log, {len(aside)} were put aside.")
     see.figure("put_aside", len(aside))
     see.check("all six are in the log", offers == OFFERS, offers)
     see.check("three were put aside", aside == ["offer 1", "offer 3", "offer 5"], aside)

@@ -110,6 +110,7 @@ def version_1(lab: Lab, see: Observation) -> None:
     lab.produce("serving", [("counts", "counts-v1")])
     seen = _seen_by_readers(lab)
     see.figure("counts", seen)
+    see.table(("page", "clicks, as readers see them"), sorted(seen.items()))
     see.check("it read every click", clicks == CLICKS, clicks)
     see.check("readers see what version 1 counts", seen == _expected(CLICKS, robots=True), seen)
 
@@ -147,12 +148,17 @@ def replay(lab: Lab, see: Observation) -> None:
 def switch(lab: Lab, see: Observation) -> None:
     behind = lag(lab, "counting-v2", "clicks", 2)
     seen = []
-    for target in ("counts-v2", "counts-v1", "counts-v2"):
+    targets = ("counts-v2", "counts-v1", "counts-v2")
+    for target in targets:
         lab.produce("serving", [("counts", target)])
         seen.append(_seen_by_readers(lab))
     everything = CLICKS + MORE_CLICKS
     right, wrong = _expected(everything, robots=False), _expected(everything, robots=True)
     see.figure("lag_of_version_2", sum(behind.values()))
+    see.table(
+        ("pointer", *PAGES),
+        [(to, *(row.get(page) for page in PAGES)) for to, row in zip(targets, seen, strict=True)],
+    )
     see.check("version 2 was not behind", sum(behind.values()) == 0, behind)
     see.check("readers saw right, wrong, right counts", seen == [right, wrong, right], seen)
 
@@ -168,6 +174,7 @@ def clean_up(lab: Lab, see: Observation) -> None:
     lab.admin().delete_consumer_groups(["counting-v1"])["counting-v1"].result(WAIT_SECONDS)
     clicks = len(lab.read("clicks"))
     see.figure("clicks_in_the_log", clicks)
+    see.say(f"{clicks} clicks are still in the log.")
     see.check("readers see the right counts", _seen_by_readers(lab) == _counts(lab, "counts-v2"))
     see.check("all clicks are still in the log", clicks == CLICKS + MORE_CLICKS, clicks)
     see.check("the old group is forgotten", committed(lab, "counting-v1", "clicks") == {})

@@ -47,6 +47,7 @@ def keeps_up(lab: Lab, see: Observation) -> None:
     anna.wait(lambda consumer: sum(consumer.commits.values()) == 4)
     behind = lag(lab, "billing", "orders", PARTITIONS)
     see.figure("lag", behind)
+    see.say(f"Lag by partition: {behind}.")
     see.check("the lag of both partitions is 0", behind == {0: 0, 1: 0}, behind)
 
 

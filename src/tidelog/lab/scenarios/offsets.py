@@ -38,6 +38,10 @@ def _offsets_read(consumer: ConsumerProcess) -> list[int]:
     return [record.offset for record in consumer.records]
 
 
+def _shown(consumer: ConsumerProcess) -> str:
+    return " ".join(str(offset) for offset in _offsets_read(consumer)) or "none"
+
+
 def _second_life(lab: Lab, name: str, group: str, count: int, **options: Any) -> ConsumerProcess:
     """The same group once more; waits for `count` records, or to the end where there are none."""
     again = lab.start_consumer(f"{name}-again", group=group, topics=["orders"], **{**QUICK, **options})
@@ -63,6 +67,9 @@ def after_each(lab: Lab, see: Observation) -> None:
     again = _second_life(lab, "anna", "after-each", 1)
     again.stop()
     see.figure("committed", done.get(0))
+    see.say(
+        f"The group had committed {done.get(0)}; its second life read the offsets {_offsets_read(again)}."
+    )
     see.check("the group's committed offset is 10", done == {0: RECORDS}, done)
     see.check(
         "the second life read offset 10 and nothing else", _offsets_read(again) == [RECORDS], again.records
@@ -87,6 +94,10 @@ def every_four(lab: Lab, see: Observation) -> None:
     twice = sorted(set(_offsets_read(first)) & set(_offsets_read(again)))
     see.figure("committed", done.get(0))
     see.figure("read_twice", twice)
+    see.table(
+        ("life", "offsets it read"),
+        [(number, _shown(life)) for number, life in (("first", first), ("second", again))],
+    )
     see.check("the committed offset was 8", done == {0: 8}, done)
     see.check("offsets 8 and 9 were read twice", twice == [8, 9], twice)
     see.check("nothing was left out", set(_offsets_read(first) + _offsets_read(again)) == set(range(11)))
@@ -111,6 +122,10 @@ def before(lab: Lab, see: Observation) -> None:
     lost = sorted(set(range(11)) - set(processed))
     see.figure("committed", done.get(0))
     see.figure("lost", lost)
+    see.table(
+        ("life", "offsets it processed"),
+        [(number, _shown(life)) for number, life in (("first", first), ("second", again))],
+    )
     see.check("the committed offset was 5", done == {0: 5}, done)
     see.check("exactly the order at offset 4 was lost", lost == [4], lost)
     see.check("nothing was processed twice", len(processed) == len(set(processed)), processed)
@@ -135,6 +150,8 @@ def automatic(lab: Lab, see: Observation) -> None:
     again = _second_life(lab, "dan", "automatic", 10)
     again.stop()
     see.figure("seconds_to_the_commit", round(seconds, 1))
+    see.say(f"Offset 1 was committed {seconds:.1f} s after the start, the work would have taken 3 s more.")
+    see.say(f"The second life read the offsets {_shown(again)}.")
     see.check("the first life finished nothing", _offsets_read(first) == [], first.records)
     first_read = _offsets_read(again)[0] if again.records else None
     see.check("the second life began at offset 1: offset 0 is lost", first_read == 1, first_read)

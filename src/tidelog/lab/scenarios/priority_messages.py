@@ -91,6 +91,7 @@ def one_topic(lab: Lab, see: Observation) -> None:
     order = [record.value for record in lab.read("jobs")]
     place = order.index("urgent") + 1 if "urgent" in order else 0
     see.figure("place_of_the_urgent_job", place)
+    see.say(f"The urgent job was number {place} of {len(order)}.")
     see.check("it came last", place == NORMAL + 1, place)
 
 
@@ -128,6 +129,9 @@ def starving(lab: Lab, see: Observation) -> None:
     lab.produce("jobs.urgent", ["urgent"])
     order = _work(lab, strict, 12, lambda done: _one_more(lab))
     see.figure("urgent_done", len(order))
+    see.say(
+        f"{order.count('urgent')} urgent jobs were done, {len(order) - order.count('urgent')} normal ones."
+    )
     see.check("twelve urgent jobs, not the normal one", order == ["urgent"] * 12, order)
 
 
@@ -144,6 +148,7 @@ def _one_more(lab: Lab) -> None:
 def by_shares(lab: Lab, see: Observation) -> None:
     order = _work(lab, shares, 4, lambda done: _one_more(lab))
     see.figure("order", order)
+    see.say("Order of work: " + ", ".join(order) + ".")
     see.check("the normal job was the fourth", order == ["urgent"] * 3 + ["the normal one"], order)
     for lane in lab.notes["lanes"]:
         lane.close()

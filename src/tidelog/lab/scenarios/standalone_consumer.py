@@ -52,6 +52,7 @@ def chosen(lab: Lab, see: Observation) -> None:
     for record in anna.records:
         by_partition[record.partition] += 1
     see.figure("records_by_partition", by_partition)
+    see.table(("partition", "records it got"), sorted(by_partition.items()))
     see.check("it got what it chose, and nothing else", by_partition == {0: 10, 1: 0, 2: 4}, by_partition)
 
 
@@ -68,6 +69,7 @@ def second(lab: Lab, see: Observation) -> None:
     ben.wait_records(EACH + 4)
     same = {record.value for record in anna.records} == {record.value for record in ben.records}
     see.figure("records_of_the_second", len(ben.records))
+    see.say(f"The first has read {len(anna.records)} records, the second {len(ben.records)}.")
     see.check("both read the same records", same and len(ben.records) == EACH + 4, ben.records)
     see.check("the first was told nothing", len(anna.history) == before, anna.history[before:])
     groups = [group.group_id for group in lab.admin().list_consumer_groups().result(WAIT_SECONDS).valid]
@@ -95,6 +97,7 @@ def seek(lab: Lab, see: Observation) -> None:
         consumer.close()
     see.figure("after_seek_to_offset_5", by_offset)
     see.figure("after_seek_to_time", by_time)
+    see.say(f"After the seek to offset 5 it read {by_offset}, after the seek to the time {by_time}.")
     see.check("after the first seek it read offset 5", by_offset == [5], by_offset)
     see.check("after the second it read offset 8", by_time == [8], by_time)
 

@@ -84,6 +84,9 @@ def single(lab: Lab, see: Observation) -> None:
     lab.wait("both were dealt with", lambda: anna.assigned_times + ben.assigned_times >= 3)
     shares = sorted((len(anna.assignment), len(ben.assignment)))
     see.figure("shares", shares)
+    see.say(
+        f"Both readers saw 0 to {RECORDS - 1} in order. Partitions of anna and ben in one group: {shares}."
+    )
     see.check("the price: of two consumers of a group one has nothing to do", shares == [0, 1], shares)
 
 
@@ -127,5 +130,8 @@ def back_in_order(lab: Lab, see: Observation) -> None:
     numbers, held_max = reordered(by_partition, late_ms=0)
     see.figure("out_of_order", out_of_order(numbers))
     see.figure("held_at_most", held_max)
+    see.say(
+        f"Out of order: {out_of_order(numbers)}; at most {held_max} of {RECORDS} events were held at a time."
+    )
     see.check("all events came out in order", numbers == list(range(RECORDS)), numbers)
     see.check("fewer than all were held", held_max < RECORDS, held_max)

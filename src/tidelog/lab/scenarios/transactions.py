@@ -166,5 +166,9 @@ def held_back(lab: Lab, see: Observation) -> None:
     see.figure("seconds_held_back", round(seconds, 1))
     see.figure("last_stable_while_open", position.last_stable)
     see.figure("high_watermark_while_open", position.high_watermark)
+    see.say(
+        f"While it was open: last stable offset {position.last_stable}, high watermark "
+        f"{position.high_watermark}. It was aborted {seconds:.1f} s later."
+    )
     see.check("while it was open the ordinary record was held back", while_open == [], while_open)
     see.check("after the timeout only the ordinary record is visible", afterwards == ["ordinary"], afterwards)
