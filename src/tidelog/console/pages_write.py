@@ -127,6 +127,18 @@ def _letters(console: Console, view: TopicView, fields: Mapping[str, str]) -> li
     return [letter for letter in found if letter is not None]
 
 
+def absent_targets(console: Console, letters: list[DeadLetter]) -> list[str]:
+    """Topics that dead letters name and that are not there; one newer than the last look is asked for."""
+    known = console.snapshot().topics
+    absent: list[str] = []
+    for target in sorted({letter.target for letter in letters} - set(known)):
+        try:
+            console.topic(target)
+        except ConsoleFault:
+            absent.append(target)
+    return absent
+
+
 def redrive_page(console: Console, request: Request) -> Response:
     """The dead letters of a topic, why they failed, and where they would go."""
     view = console.topic(request.path_params["topic"])
@@ -137,7 +149,6 @@ def redrive_page(console: Console, request: Request) -> Response:
         letters = _letters(console, view, {name: fields.get(name, "") for name in ("filter", "partition")})
     except ConsoleFault as failure:
         fault = f"{failure.message}. {failure.hint}"
-    known = console.snapshot().topics
     return console.page(
         request,
         "redrive.html",
@@ -149,7 +160,7 @@ def redrive_page(console: Console, request: Request) -> Response:
         total=len(letters),
         limited=len(letters) >= REDRIVEN_MAX,
         targets=sorted(Counter(letter.target for letter in letters).items()),
-        absent=sorted({letter.target for letter in letters} - set(known)),
+        absent=absent_targets(console, letters),
         reasons=Counter(letter.reason or "no reason given" for letter in letters).most_common(10),
         picked=" ".join(f"{letter.record.partition}:{letter.record.offset}" for letter in letters),
         filter=fields.get("filter", ""),
@@ -161,10 +172,9 @@ def redrive(console: Console, request: Request, form: Mapping[str, str]) -> Resp
     """Send back exactly the dead letters that the page showed; they stay in their topic, as logs do."""
     view = console.topic(request.path_params["topic"])
     letters = picked_letters(console, view, form.get("picked", ""))
-    known = console.snapshot().topics
-    for letter in letters:
-        if letter.target not in known:
-            raise ConsoleFault(f"there is no topic {letter.target!r} to send a dead letter back to")
+    absent = absent_targets(console, letters)
+    if absent:
+        raise ConsoleFault(f"there is no topic {absent[0]!r} to send a dead letter back to")
     console.changes.produce_all(
         [
             ToSend(letter.target, None, letter.record.key, letter.record.value, letter.headers_again())

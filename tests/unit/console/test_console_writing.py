@@ -182,6 +182,19 @@ def test_dead_letters_go_back_once_each(broker: RunningBroker, client: TestClien
     assert "Send 1 dead letter back" in client.get("/topics/orders.dlq/redrive?filter=two").text
 
 
+def test_a_topic_newer_than_the_last_look_is_no_absent_one(broker: RunningBroker, client: TestClient) -> None:
+    for name in ("late", "late.dlq"):
+        broker.create_topic(name, partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("late.dlq", "x", headers={"tidelog.dlq.topic": "late"})
+    producer.produce("late.dlq", "y", headers={"tidelog.dlq.topic": "never-made"})
+    assert producer.flush(10) == 0
+    page = client.get("/topics/late.dlq/redrive").text
+    assert page.count("not there") == 1 and "never-made" in page
+    page = client.get("/topics/late.dlq/redrive?filter=x").text
+    assert "not there" not in page and "disabled" not in page
+
+
 @pytest.mark.parametrize("picked", ["", "x", "0", "0:999999", "-1:0", "0:0 " * 2_000 + "1:5"])
 def test_places_that_are_not_dead_letters_are_refused(client: TestClient, picked: str) -> None:
     before = len(records(client, "orders"))
