@@ -94,10 +94,11 @@ conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from
 
 $(VENV)/.installed-spark: $(STAMP)
 	@echo "installing Spark into $(VENV) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,postgres]'
 	@touch $@
 
 spark-test: $(VENV)/.installed-spark ## Pipelines on a real Spark (installs it, 500 MB, and needs Java 17)
+	@tests/spark/setup
 	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 tests/spark
 
 spark-exactly-once: $(VENV)/.installed-spark ## Ten times a million records through Spark, exactly once, under faults; once at least once (40 minutes)
