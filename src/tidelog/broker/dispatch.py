@@ -170,12 +170,23 @@ class Dispatcher:
 
     def handle_again(
         self, context: ConnectionContext, buffer: memoryview, start: int, stop: int
-    ) -> bytes | None:
+    ) -> bytes | PendingAnswer | None:
         """Serve a Produce request that looks like an earlier one; None if `handle` must do it."""
         answer = self._produce_again(self._broker, context, buffer, start, stop)
-        if answer is not None:
-            self._requests.short_count += 1
+        if answer is None:
+            return None
+        if isinstance(answer, Parked):
+            return self._settle_timed(answer, PRODUCE)
+        self._requests.short_count += 1
         return answer
+
+    def _settle_timed(self, parked: Parked, key: int) -> PendingAnswer:
+        """Give a parked request its place; its time is counted when its answer comes."""
+        pending = PendingAnswer(parked)
+        parked.deliver_to(pending.fill)
+        requests = self._requests
+        pending.api_key, pending.began_ns, pending.requests = key, requests.began_ns, requests
+        return pending
 
     def handle_run(
         self, context: ConnectionContext, buffer: memoryview, start: int, end: int

@@ -37,10 +37,29 @@ _MARK = OFFSETS.pack(0x6D61726B6D61726B, 0x68657265686572, 0x6F6666736574)
 class ProduceShape:
     """A Produce request for one partition, all but its records, and the answer, all but its numbers."""
 
-    __slots__ = ("_answer", "_head", "_size", "_tail", "image_version", "partition", "topic", "version")
+    __slots__ = (
+        "_answer",
+        "_head",
+        "_size",
+        "_tail",
+        "image_version",
+        "partition",
+        "replication_timeout_ms",
+        "topic",
+        "version",
+    )
 
-    def __init__(self, version: int, image_version: int, topic: str | UUID, partition: Partition) -> None:
+    def __init__(
+        self,
+        version: int,
+        image_version: int,
+        topic: str | UUID,
+        partition: Partition,
+        replication_timeout_ms: int | None,
+    ) -> None:
         self.version = version
+        #: how long an answer waits for the replicas; None if it does not wait for them
+        self.replication_timeout_ms = replication_timeout_ms
         self.image_version = image_version
         self.topic = topic
         self.partition = partition
@@ -91,6 +110,7 @@ def remember(
     topic: str | UUID,
     partition: Partition,
     records: memoryview,
+    replication_timeout_ms: int | None,
 ) -> None:
     """Keep the shape of a request that was served the long way, if it has the usual form."""
     if version < FIRST_VERSION:
@@ -106,7 +126,9 @@ def remember(
     if len(shapes) >= SHAPES_MAX:
         shapes.clear()
     context.produce_shape_end = end
-    shapes[bytes(frame[SHAPE_START:end])] = ProduceShape(version, image_version, topic, partition)
+    shapes[bytes(frame[SHAPE_START:end])] = ProduceShape(
+        version, image_version, topic, partition, replication_timeout_ms
+    )
 
 
 def _varint_size(value: int) -> int:

@@ -83,6 +83,55 @@ def test_acks_one_does_not_wait_and_acks_all_does() -> None:
     assert cluster.replica(leader.node_id, "t").high_watermark == 0
 
 
+def cluster_that_knows_the_request(**settings: str) -> tuple[InMemoryCluster, Node]:
+    """A leader that served a request with acks=all before: the next ones go the short way."""
+    cluster = InMemoryCluster(**settings)
+    cluster.create_topic("t", min_insync_replicas="2")
+    cluster.run_for(500)
+    assert produce(cluster, "t", b"before").error is ErrorCode.NONE
+    leader = leader_of(cluster, "t")
+    assert leader.client_context.produce_shapes
+    return cluster, leader
+
+
+def freeze_followers(cluster: InMemoryCluster, leader: Node) -> None:
+    for node_id in cluster.nodes:
+        if node_id != leader.node_id:
+            cluster.freeze(node_id)
+
+
+def test_the_short_way_waits_for_the_replicas_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, leader = cluster_that_knows_the_request()
+    monkeypatch.setattr(leader.dispatcher, "_produce", None)  # the long way
+    produced = [cluster.produce(leader.node_id, "t", b"%d" % n) for n in range(3)]
+    cluster.run_until(lambda: all(produced))
+    assert sorted(each.offset for each in produced) == [1, 2, 3]
+    assert all(each.error is ErrorCode.NONE for each in produced)
+
+
+def test_the_short_way_times_out_and_refuses_as_the_long_way_does() -> None:
+    cluster, leader = cluster_that_knows_the_request(replica_lag_time_max_ms="2000")
+    freeze_followers(cluster, leader)
+    late = cluster.produce(leader.node_id, "t", b"late")
+    cluster.run_until(lambda: late, timeout_ms=31_000)
+    assert late.error is ErrorCode.REQUEST_TIMED_OUT
+    assert cluster.replica(leader.node_id, "t").high_watermark == 1
+
+
+def test_who_waits_on_the_short_way_is_told_of_another_leader() -> None:
+    cluster, leader = cluster_that_knows_the_request()
+    freeze_followers(cluster, leader)
+    waiting = cluster.produce(leader.node_id, "t", b"x")
+    cluster.run_for(10)
+    for node_id in cluster.nodes:
+        cluster.thaw(node_id)
+        if node_id != leader.node_id:
+            cluster.cut(leader.node_id, node_id)
+    cluster.expire_session(leader.node_id)
+    cluster.run_until(lambda: waiting, timeout_ms=5000)
+    assert waiting.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_followers_learn_the_watermark_at_once() -> None:
     cluster = InMemoryCluster(replica_fetch_wait_max_ms="400")
     cluster.create_topic("t")

@@ -24,7 +24,7 @@ from uuid import UUID
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext
 from tidelog.broker.parking import Parked, Waiter, Watched
 from tidelog.broker.partition import Appended, Partition
-from tidelog.broker.produce_shapes import SHAPE_START, records_of, remember
+from tidelog.broker.produce_shapes import SHAPE_START, ProduceShape, records_of, remember
 from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, Refused
@@ -42,6 +42,7 @@ from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
     PRODUCER_ID_POSITION,
     read_header,
 )
@@ -109,6 +110,41 @@ class ProduceWaiter(Waiter):
             if partition.log.recovery_point < offset:
                 late[partition] = self.late_code
         return self._answer_of(late)
+
+
+class ReplicationWaiter(Waiter):
+    """The answer to a request of a known shape, which waits for the replicas alone."""
+
+    __slots__ = ("_appended", "_broker", "_correlation_id", "_end_offset", "_shape")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        shape: ProduceShape,
+        correlation_id: int,
+        appended: Appended,
+        end_offset: int,
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._shape = shape
+        self._correlation_id = correlation_id
+        self._appended = appended
+        self._end_offset = end_offset
+
+    def ready(self, progressed: Watched) -> bool:
+        return self._shape.partition.replicated(self._end_offset) is not None
+
+    def complete(self, *, expired: bool) -> bytes:
+        shape = self._shape
+        code = shape.partition.replicated(self._end_offset)
+        if code is ErrorCode.NONE:
+            base_offset, log_append_time_ms, _ = self._appended
+            return shape.answer(self._correlation_id, base_offset, log_append_time_ms)
+        late = ErrorCode.REQUEST_TIMED_OUT if code is None else code
+        self._broker.metrics.requests.error(PRODUCE, late)
+        produced = PartitionProduced(shape.partition.index, late)
+        return encode_response([(shape.topic, [produced])], shape.version, self._correlation_id)
 
 
 def handle(
@@ -226,22 +262,23 @@ def _append_all(
             broker.flusher.request(partition)
         _close_on_error(answers)
         return None
-    if targets.flushes or targets.replications:
-        timeout_ms = request.timeout_ms
-        return _park(broker, answers, targets, version, correlation_id, now_ms + timeout_ms)
     if (
         len(request.topics) == 1
         and len(request.topics[0][1]) == 1
+        and not targets.flushes
         # Who has a limit goes the long way, where every request is counted.
         and (broker.quotas is None or not broker.quotas.limits_produce(context))
     ):
         _remember_shape(broker, context, version, frame, request, answers)
+    if targets.flushes or targets.replications:
+        timeout_ms = request.timeout_ms
+        return _park(broker, answers, targets, version, correlation_id, now_ms + timeout_ms)
     return encode_response(answers, version, correlation_id)
 
 
 def handle_again(
     broker: "Broker", context: ConnectionContext, buffer: memoryview, start: int, stop: int
-) -> bytes | None:
+) -> bytes | Waiter | None:
     """Serve the frame from `start` to `stop` if it looks like an earlier one; None: the long way."""
     end = start + context.produce_shape_end
     shape = context.produce_shapes.get(bytes(buffer[start + SHAPE_START : end]))
@@ -257,7 +294,10 @@ def handle_again(
     partition = shape.partition
     if records is None or partition.flushes or is_transactional(records):
         return None
-    outcome = partition.append_produced(records, broker.turn_ms)
+    timeout_ms = None if partition.replicas is None else shape.replication_timeout_ms
+    outcome: Appended | Refused | None = None if timeout_ms is None else partition.not_enough_replicas()
+    if outcome is None:
+        outcome = partition.append_produced(records, broker.turn_ms)
     if isinstance(outcome, Refused):
         # Not the long way: the batch may have been patched already, and would be refused for that.
         refusal = _refusal(partition.index, outcome, partition.log.log_start_offset)
@@ -266,6 +306,13 @@ def handle_again(
     base_offset, log_append_time_ms, _ = outcome
     if (partition.waiters or partition.commits) and not partition.progressing:
         broker.note_progress(partition)
+    if timeout_ms is not None:
+        end_offset = base_offset + INT32.unpack_from(records, LAST_OFFSET_DELTA_POSITION)[0] + 1
+        if partition.replicated(end_offset) is not ErrorCode.NONE:
+            waiter = ReplicationWaiter(broker, shape, correlation_id, outcome, end_offset)
+            broker.parking.park(waiter, (), broker.turn_ms + timeout_ms)
+            partition.commits.append((end_offset, waiter))
+            return waiter
     return shape.answer(correlation_id, base_offset, log_append_time_ms)
 
 
@@ -280,6 +327,8 @@ def handle_run(
     key = bytes(buffer[start + 4 + SHAPE_START : start + 4 + shape_end])
     shape = context.produce_shapes.get(key)
     if shape is None or shape.image_version != broker.image_version or not shape.partition.plain:
+        return None
+    if shape.replication_timeout_ms is not None and shape.partition.replicas is not None:
         return None
     correlation_ids: list[int] = []
     views: list[memoryview] = []
@@ -332,10 +381,9 @@ def _remember_shape(
         and records is not None
         and not answers[0][1][0].error
         and not is_transactional(records)
-        # Those that wait for replicas go the long way; with one replica there is nothing to wait for.
-        and (partition.replicas is None or request.acks != ACKS_ALL)
     ):
-        remember(context, frame, version, broker.image.version, topic, partition, records)
+        timeout_ms = request.timeout_ms if request.acks == ACKS_ALL else None
+        remember(context, frame, version, broker.image.version, topic, partition, records, timeout_ms)
 
 
 def _append_topic(
