@@ -1,9 +1,10 @@
 """Tokens of OAUTHBEARER: JSON Web Tokens (RFC 7519), checked against a set of keys (JWKS, RFC 7517).
 
 The keys come from a file or a URL and are kept for `refresh_ms`; a token that names a key which is not among
-them has them read again, not more often than every `retry_ms`. A file is read again when it changes. What a
-key may be used for follows from its kind, never from what the token says, and a token without a signature is
-taken only by `UnsecuredTokens`.
+them has them read again, not more often than every `retry_ms`. Once there are keys, an issuer on the network
+is not asked for others more often than every `UNKNOWN_KEY_SECONDS_MIN`, for anybody can make a token that
+names one. A file is read again when it changes. What a key may be used for follows from its kind, never from
+what the token says, and a token without a signature is taken only by `UnsecuredTokens`.
 
 Everything here may block and is called from one worker thread at a time, or from several: a lock keeps the
 keys in order. PyJWT is needed (`pip install 'tidelog[security]'`), and imported with the first token.
@@ -24,6 +25,7 @@ from tidelog.security.oauthbearer import TokenRefused
 
 JWKS_BYTES_MAX = 1 << 20
 FETCH_SECONDS_MAX = 5.0
+UNKNOWN_KEY_SECONDS_MIN = 10.0
 #: what a key of each kind can have signed
 ALGORITHMS_BY_KEY_TYPE = {
     "RSA": ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"],
@@ -92,7 +94,7 @@ class KeySet:
             if self._due(self._refresh_seconds) or self._file_changed():
                 self._read()
             key = self._pick(key_id)
-            if key is None and self._due(self._retry_seconds):
+            if key is None and self._due(self._patience_seconds()):
                 self._read()
                 key = self._pick(key_id)
         if key is None:
@@ -103,6 +105,12 @@ class KeySet:
         if key_id is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(key_id)
+
+    def _patience_seconds(self) -> float:
+        """How long a token with an unknown key waits for the keys to be read again."""
+        if not self._keys or self._path() is not None:
+            return self._retry_seconds
+        return max(self._retry_seconds, UNKNOWN_KEY_SECONDS_MIN)
 
     def _due(self, seconds: float) -> bool:
         return self._read_at is None or self._monotonic() - self._read_at >= seconds

@@ -10,7 +10,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tidelog.security.jwt_tokens import KeySet, SignedTokens, TokenRules, UnsecuredTokens
+from tidelog.security.jwt_tokens import (
+    UNKNOWN_KEY_SECONDS_MIN,
+    KeySet,
+    SignedTokens,
+    TokenRules,
+    UnsecuredTokens,
+)
 from tidelog.security.oauthbearer import TokenRefused
 
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -125,3 +131,25 @@ def test_what_breaks_parsers_is_refused_like_any_other(jwks: Path, header: str, 
     for checker in (tokens(jwks), UnsecuredTokens(TokenRules())):
         with pytest.raises(TokenRefused):
             checker.check(text)
+
+
+def test_made_up_keys_do_not_have_the_issuer_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has authenticated yet who sends such a token."""
+    now = 100.0
+    reads = []
+    keys = KeySet("https://issuer.example/keys", refresh_ms=3_600_000, retry_ms=100, monotonic=lambda: now)
+
+    def content() -> bytes:
+        reads.append(now)
+        return json.dumps({"keys": [jwk(RSA_KEY, "rsa"), jwk(EC_KEY, "ec")][: len(reads)]}).encode()
+
+    monkeypatch.setattr(keys, "_content", content)
+    assert keys.find("rsa")
+    for _ in range(100):
+        now += 0.05
+        with pytest.raises(TokenRefused):
+            keys.find(f"made up at {now}")
+    assert reads == [100.0]
+    now += UNKNOWN_KEY_SECONDS_MIN
+    assert keys.find("ec"), "a key that the issuer has since then"
+    assert len(reads) == 2

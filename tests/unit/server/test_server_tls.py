@@ -19,6 +19,7 @@ from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.security.certificates import Authority, write_secret
 from tidelog.server.connection_limits import ConnectionLimits, Rate
+from tidelog.server.tls_connection import TlsConnection
 from tidelog.testing.broker import RunningBroker
 
 METADATA, PRODUCE, FETCH = 3, 0, 1
@@ -333,3 +334,38 @@ def test_a_farewell_is_answered(secured: Secured) -> None:
         plain = tls.unwrap()
         assert plain.recv(1) == b""
         plain.close()
+
+
+class Chatty:
+    """TLS that has much to say whenever something arrives, as to somebody who wants to renegotiate."""
+
+    def __init__(self, tls: ssl.SSLObject, outgoing: ssl.MemoryBIO) -> None:
+        self._tls, self._outgoing = tls, outgoing
+
+    def read(self, size: int, buffer: memoryview) -> int:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.read(size, buffer)
+        self._outgoing.write(bytes(300 << 10))
+        raise ssl.SSLWantReadError
+
+
+def test_what_tls_says_by_itself_is_bounded_too(secured: Secured) -> None:
+    thread = secured.broker._thread
+    assert thread is not None and thread.node is not None and thread.node.edge is not None
+    edge = thread.node.edge
+    others = set(edge.connections)
+    with secured.context().wrap_socket(secured.connect("SSL"), server_hostname="127.0.0.1") as tls:
+        deadline = time.monotonic() + WAIT_SECONDS
+        made: list[TlsConnection] = []
+        while not made or not made[0].established:
+            assert time.monotonic() < deadline
+            made = [each for each in edge.connections - others if isinstance(each, TlsConnection)]
+            time.sleep(0.01)
+        [connection] = made
+        connection._tls = Chatty(connection._tls, connection._outgoing)  # type: ignore[assignment]
+        for _ in range(100):
+            tls.sendall(b"x")
+            time.sleep(0.005)
+        # The kernel takes a few megabytes of the thirty; no more than a piece beyond the limit waits here.
+        assert connection._output is not None
+        assert connection._paused and connection._output.queued_bytes < 1 << 20
