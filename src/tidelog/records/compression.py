@@ -36,6 +36,7 @@ class Codec(IntEnum):
 
 GZIP_LEVEL_DEFAULT = 6
 LZ4_LEVEL_DEFAULT = 9
+_LZ4_FAST = 1  # the library's number for the fast compressor
 ZSTD_LEVEL_DEFAULT = 3
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
@@ -83,6 +84,9 @@ def _compress_xerial(data: memoryview) -> bytes:
 
 
 def _compress_lz4(data: bytes | bytearray | memoryview, level: int) -> bytes:
+    # As in Java: the default level stands for the fast compressor, which has no levels; others are thorough.
+    if level == LZ4_LEVEL_DEFAULT:
+        level = _LZ4_FAST
     compressor = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))  # it takes nothing else
     return bytes(compressor.finish())
