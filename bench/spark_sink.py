@@ -1,6 +1,6 @@
 """Writing from Spark into a topic: exactly once against at least once, in one run.
 
-    python bench/spark_sink.py [--records 1000000] [--rounds 3] [--minutes 5] [--sizes 100,1000]
+    python bench/spark_sink.py [--records 1000000] [--rounds 3] [--minutes 4] [--sizes 100,1000]
                                [--codecs none,lz4] [--bootstrap host:port]
 
 Spark runs on local[2]. The rows come from Parquet, so that making them costs the same for both; `noop` writes
