@@ -5,9 +5,9 @@
 
 All of them read the same records in one run, one after the other, round after round; the best round counts.
 Spark runs on local[2] and writes to the `noop` sink, so every column is made and none is kept. The loop
-polls in batches of 1,000 and touches key and value. Cases of larger records have fewer of them. A job of Spark
-costs about half a second of CPU before its first record: few records measure that. Numbers are printed, by
-clock and by CPU time; nothing is asserted. Rounds that do not fit into --minutes are left out.
+polls in batches of 1,000 and touches key and value. Cases of larger records have fewer of them. A job of
+Spark costs about half a second of CPU before its first record: few records measure that. Numbers are printed,
+by clock and by CPU time; nothing is asserted. Rounds that do not fit into --minutes are left out.
 
 The connector is fetched with Maven. The first version of --connector that Maven has is taken, and the table
 names it: one that is not of the Spark that runs is a comparison of mixed versions, and is marked so.
