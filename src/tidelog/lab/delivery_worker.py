@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tidelog.lab.clients import client_config
+from tidelog.lab.to_the_end import to_the_end
 
 AT_MOST_ONCE = "at most once"
 AT_LEAST_ONCE = "at least once"
@@ -26,8 +27,7 @@ WAIT_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker is to do; `name` is its group, its transactional id, and the name it keeps over "
-    "restarts."""
+    """What a worker is to do; `name` is its group, its transactional id, and its name over restarts."""
 
     bootstrap: str
     mode: str
@@ -43,15 +43,7 @@ class Job:
 def batches(consumer: Consumer) -> Iterator[list[Message]]:
     """The orders, five at a time, up to the end of the partition."""
     batch: list[Message] = []
-    while True:
-        message = consumer.poll(WAIT_SECONDS)
-        if message is None:
-            raise TimeoutError(f"no order within {WAIT_SECONDS:g} s")
-        fault = message.error()
-        if fault is not None:
-            if fault.code() == KafkaError._PARTITION_EOF:
-                break
-            raise KafkaException(fault)
+    for message in to_the_end(consumer, timeout_seconds=WAIT_SECONDS):
         batch.append(message)
         if len(batch) == BATCH:
             yield batch

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tidelog.lab.clients import client_config, text
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
+from tidelog.lab.to_the_end import to_the_end
 
 WAIT_SECONDS = 10.0
 ITERATIONS = 4_096
@@ -107,18 +108,9 @@ def _read(lab: Lab, user: str, topic: str) -> str:
     consumer = Consumer(_as(lab, user, **options))
     try:
         consumer.subscribe([topic])
-        count = 0
-        while True:
-            message = consumer.poll(WAIT_SECONDS)
-            if message is None:
-                return "no answer"
-            fault = message.error()
-            if fault is None:
-                count += 1
-            elif fault.code() == KafkaError._PARTITION_EOF:
-                return f"{count} records"
-            else:
-                return fault.name()
+        return f"{sum(1 for _ in to_the_end(consumer))} records"
+    except KafkaException as fault:
+        return str(fault.args[0].name())
     finally:
         consumer.close()
 

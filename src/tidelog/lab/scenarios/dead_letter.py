@@ -3,17 +3,17 @@
 import json
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, Message
 
 from tidelog.lab.clients import client_config, text
 from tidelog.lab.group_view import lag
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
+from tidelog.lab.to_the_end import to_the_end
 
 RECORDS = 10
 POISON = 4
 ATTEMPTS = 3
-WAIT_SECONDS = 15.0
 
 SCENARIO = Scenario(
     name="dead-letter",
@@ -73,20 +73,13 @@ def _work(lab: Lab, *, dead_letters: bool) -> Life:
     consumer, life = Consumer(client_config(lab.bootstrap, options)), Life()
     try:
         consumer.subscribe(["orders"])
-        while True:
-            message = consumer.poll(WAIT_SECONDS)
-            if message is None:
-                raise TimeoutError("no order came, and no end")
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    return life
-                raise KafkaException(error)
+        for message in to_the_end(consumer):
             if not _take(lab, message, life, dead_letters=dead_letters):
-                return life
+                break
             consumer.commit(message=message, asynchronous=False)
     finally:
         consumer.close()
+    return life
 
 
 def _take(lab: Lab, message: Message, life: Life, *, dead_letters: bool) -> bool:

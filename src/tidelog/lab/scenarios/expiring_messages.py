@@ -2,17 +2,17 @@
 
 import time
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer
 
 from tidelog.lab.clients import client_config, text
 from tidelog.lab.group_view import committed
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
+from tidelog.lab.to_the_end import to_the_end
 
 SHORT_MS = 1_500
 LONG_MS = 60_000
 OFFERS = 6
-WAIT_SECONDS = 15.0
 
 SCENARIO = Scenario(
     name="expiring-messages",
@@ -53,15 +53,7 @@ def _work(lab: Lab, group: str) -> tuple[list[str], list[str]]:
     expired: list[str] = []
     try:
         consumer.subscribe(["offers"])
-        while True:
-            message = consumer.poll(WAIT_SECONDS)
-            if message is None:
-                raise TimeoutError("no offer came, and no end")
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:
-                    return used, expired
-                raise KafkaException(error)
+        for message in to_the_end(consumer):
             value = text(message.value()) or ""
             expires_ms = int(text(dict(message.headers() or [])["expires-ms"]) or 0)
             if time.time() * 1000 < expires_ms:
@@ -72,6 +64,7 @@ def _work(lab: Lab, group: str) -> tuple[list[str], list[str]]:
             consumer.commit(message=message, asynchronous=False)
     finally:
         consumer.close()
+    return used, expired
 
 
 @SCENARIO.step(

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer
 
 from tidelog.lab.clients import client_config, text
 from tidelog.lab.group_view import committed, lag
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
+from tidelog.lab.to_the_end import to_the_end
 
+PARTITIONS = 2
 CLICKS = 60
 MORE_CLICKS = 30
 PAGES = ("home", "shop", "help")
@@ -28,7 +30,7 @@ SCENARIO = Scenario(
     ),
     brokers=1,
     topics=(
-        Topic("clicks", partitions=2),
+        Topic("clicks", partitions=PARTITIONS),
         Topic("counts-v1", configs=COMPACTED),
         Topic("counts-v2", configs=COMPACTED),
         Topic("serving", configs=COMPACTED),
@@ -59,8 +61,10 @@ def _counts(lab: Lab, topic: str) -> dict[str, int]:
 
 
 def run_job(lab: Lab, version: str, *, robots: bool) -> int:
-    """The counting program: go on from the group's offsets and the counts so far, up to the end; "
-    "clicks read."""
+    """The counting program: go on from the group's offsets and the counts so far, up to the end.
+
+    How many clicks it read.
+    """
     counts = Counter(_counts(lab, f"counts-{version}"))
     options = {
         "group_id": f"counting-{version}",
@@ -68,22 +72,13 @@ def run_job(lab: Lab, version: str, *, robots: bool) -> int:
         "enable_auto_commit": False,
         "enable_partition_eof": True,
     }
-    consumer, ends, clicks = Consumer(client_config(lab.bootstrap, options)), set[int](), 0
+    consumer, clicks = Consumer(client_config(lab.bootstrap, options)), 0
     try:
         consumer.subscribe(["clicks"])
-        while len(ends) < 2:
-            message = consumer.poll(WAIT_SECONDS)
-            if message is None:
-                raise TimeoutError("the clicks were not read to their end")
-            fault = message.error()
-            if fault is None:
-                clicks += 1
-                click = json.loads(text(message.value()) or "{}")
-                counts[click["page"]] += robots or click["by"] == "person"
-            elif fault.code() == KafkaError._PARTITION_EOF:
-                ends.add(message.partition() or 0)
-            else:
-                raise KafkaException(fault)
+        for message in to_the_end(consumer, PARTITIONS):
+            clicks += 1
+            click = json.loads(text(message.value()) or "{}")
+            counts[click["page"]] += robots or click["by"] == "person"
         lab.produce(f"counts-{version}", [(page, str(count)) for page, count in sorted(counts.items())])
         if clicks:
             consumer.commit(asynchronous=False)
@@ -146,7 +141,7 @@ def replay(lab: Lab, see: Observation) -> None:
     prediction="readers see the right counts at once, and can be switched back as easily",
 )
 def switch(lab: Lab, see: Observation) -> None:
-    behind = lag(lab, "counting-v2", "clicks", 2)
+    behind = lag(lab, "counting-v2", "clicks", PARTITIONS)
     seen = []
     targets = ("counts-v2", "counts-v1", "counts-v2")
     for target in targets:

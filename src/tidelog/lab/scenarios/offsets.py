@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tidelog.groups.schemas import OffsetCommitKey, offset_commit_key, read_key, read_offset_commit_value
 from tidelog.lab.clients import client_config
@@ -10,11 +10,11 @@ from tidelog.lab.consumers import ConsumerProcess
 from tidelog.lab.group_view import committed
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
+from tidelog.lab.to_the_end import to_the_end
 
 RECORDS = 10
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 4
-READ_SECONDS_MAX = 10.0
 #: a short session: the second life of a crashed consumer need not wait long for the first to be forgotten
 QUICK: dict[str, Any] = {"session_timeout_ms": 1_000, "heartbeat_interval_ms": 200}
 
@@ -166,19 +166,11 @@ def _raw_commits(lab: Lab) -> list[tuple[int, int, bytes, bytes | None]]:
         )
     )
     found: list[tuple[int, int, bytes, bytes | None]] = []
-    ends = 0
     try:
         consumer.assign(
             [TopicPartition(OFFSETS_TOPIC, number, OFFSET_BEGINNING) for number in range(OFFSETS_PARTITIONS)]
         )
-        while ends < OFFSETS_PARTITIONS:
-            message = consumer.poll(READ_SECONDS_MAX)
-            if message is None:
-                raise TimeoutError(f"{OFFSETS_TOPIC} was not read to its end")
-            fault = message.error()
-            if fault is not None:
-                ends += fault.code() == KafkaError._PARTITION_EOF
-                continue
+        for message in to_the_end(consumer, OFFSETS_PARTITIONS):
             key, value = message.key(), message.value()
             if isinstance(key, bytes) and isinstance(read_key(key), OffsetCommitKey):
                 place = (message.partition() or 0, message.offset() or 0)

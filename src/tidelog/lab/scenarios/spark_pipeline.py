@@ -55,8 +55,7 @@ def _expected(minute: int) -> dict[str, int]:
 
 
 def _revenue(lab: Lab) -> list[tuple[int, dict[str, int]]]:
-    """Minute (counted from the first) and result of every record in 'revenue', as committed readers "
-    "see them."""
+    """Minute (counted from the first) and result of every committed record in 'revenue'."""
     found = lab.read("revenue", isolation_level="read_committed")
     return [((int(r.key or 0) - FIRST_MS) // 60_000, json.loads(r.value or "{}")) for r in found]
 
