@@ -194,6 +194,9 @@ def test_watch_a_group_rebalance_and_reset_it(page: Any, cluster: RunningCluster
 
 def test_kill_a_broker_and_see_leaders_move(page: Any, cluster: RunningCluster) -> None:
     cluster.create_topic("moving", partitions=3)
+    # Only what a look has seen can be told as moved.
+    page.goto("/topics")
+    expect(page.locator("#topics-live").get_by_role("link", name="moving")).to_be_visible()
     victim = cluster.leader("moving", 0)
     page.goto("/")
     expect(page.locator(".health")).to_contain_text("Healthy")
