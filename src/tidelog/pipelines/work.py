@@ -147,6 +147,9 @@ class BatchWork:
         threads.shutdown(wait=False)
 
     def _run(self) -> None:
+        # Spark looks for data sources in Python through the active session of the thread.
+        session_class = type(self._spark)._get_j_spark_session_class(self._spark._jvm)
+        session_class.setActiveSession(self._spark._jsparkSession)
         self._spark.sparkContext.setJobGroup(self._group, self.name, interruptOnCancel=True)
         self._job(self)
 
@@ -172,8 +175,9 @@ class BatchWork:
         self._result.result(timeout_seconds)
 
     def stop(self) -> None:
-        self.stopping.set()
+        # What ended before keeps the reason why it did.
         if self.is_active():
+            self.stopping.set()
             self._spark.sparkContext.cancelJobGroup(self._group)
             wait([self._result], STOP_SECONDS_MAX)
 
