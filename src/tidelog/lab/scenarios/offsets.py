@@ -150,7 +150,9 @@ def automatic(lab: Lab, see: Observation) -> None:
     again = _second_life(lab, "dan", "automatic", 10)
     again.stop()
     see.figure("seconds_to_the_commit", round(seconds, 1))
-    see.say(f"Offset 1 was committed {seconds:.1f} s after the start, the work would have taken 3 s more.")
+    see.say(
+        f"Offset 1 was committed {seconds:.1f} s after the start, while the order at 0 was still in work."
+    )
     see.say(f"The second life read the offsets {_shown(again)}.")
     see.check("the first life finished nothing", _offsets_read(first) == [], first.records)
     first_read = _offsets_read(again)[0] if again.records else None
