@@ -68,7 +68,8 @@ class StreamingWork:
     def progress(self) -> Progress:
         last = None
         for last in self.query.recentProgress:
-            if last["batchId"] > self._seen_batch_id:
+            # An idle query reports too, with the id of the batch that is to come.
+            if last["batchId"] > self._seen_batch_id and "addBatch" in last["durationMs"]:
                 self._seen_batch_id = last["batchId"]
                 self._rows += last["numInputRows"]
                 self._dead_letters += _observed(last)
