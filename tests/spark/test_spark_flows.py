@@ -118,7 +118,8 @@ def test_what_fails_goes_to_the_dead_letters_and_the_rest_goes_on(
 def make_out(bootstrap: str, topic: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
 
 
 @pytest.mark.timeout(900)

@@ -198,7 +198,7 @@ def run_each(step: Step, frame: Any, origin_type: str) -> Any:
 def stateful_operators(frame: Any) -> list[str]:
     """The operators in a frame's plan that keep something between records."""
     text = str(frame._jdf.queryExecution().analyzed().toString())
-    words = (line.lstrip(" :+-").split(" ", 1)[0].rstrip("(") for line in text.splitlines())
+    words = (line.lstrip(" :+-~!'").split(" ", 1)[0].rstrip("(") for line in text.splitlines())
     return [word for word in words if word in _STATEFUL_OPERATORS]
 
 
