@@ -1,7 +1,11 @@
 """Running the console: uvicorn in this process until it is told to stop."""
 
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 
@@ -18,6 +22,27 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._console = console
         self._on_ready = on_ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGINT and SIGTERM, however often they come, and end well.
+
+        Ctrl-C reaches us twice, from the terminal and from the parent (`restarting`). uvicorn takes the second
+        for impatience and drops what is under way with a traceback; it also raises the signal anew at its end.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.should_exit = True
+
+        previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
