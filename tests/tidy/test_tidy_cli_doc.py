@@ -1,27 +1,14 @@
 """docs/cli.md has every command with an example, and every option of every command."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
+from cli_commands import PAGE, leaf_commands
 
 from tidelog.cli.main import tidelog
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 SHARED_PARAMETERS = {"bootstrap", "client_config", "client_config_file", "timeout_seconds"}
-
-
-def leaf_commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(command, click.Group):
-        yield " ".join(path), command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        inner = command.get_command(context, name)
-        assert inner is not None, name
-        yield from leaf_commands(inner, (*path, name))
 
 
 COMMANDS = dict(leaf_commands(tidelog, ("tidelog",)))
