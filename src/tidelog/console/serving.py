@@ -15,20 +15,36 @@ from tidelog.console.console import Console, ConsoleSettings
 STOP_SECONDS_MAX = 2
 
 
-class Server(uvicorn.Server):
-    """A server that says when it listens."""
+class Streaming(Protocol):
+    """What has open streams, as a console does."""
 
-    def __init__(self, config: uvicorn.Config, console: Console, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._console = console
+    def end_streams(self) -> None:
+        """Let them end."""
+
+
+class Server(uvicorn.Server):
+    """A server that says when it listens, and lets streams end before it does."""
+
+    def __init__(self, application: ASGIApp, streaming: Streaming, on_ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                # Streams have no end of their own; people who stop the console do not want to wait for them.
+                timeout_graceful_shutdown=STOP_SECONDS_MAX,
+            )
+        )
+        self._streaming = streaming
         self._on_ready = on_ready
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop on SIGINT and SIGTERM, however often they come, and end well.
 
-        Ctrl-C reaches us twice, from the terminal and from the parent (`restarting`). uvicorn takes the second
-        for impatience and drops what is under way with a traceback; it also raises the signal anew at its end.
+        Ctrl-C reaches us twice, from the terminal and from the parent (`restarting`). uvicorn takes the
+        second for impatience and drops what is under way with a traceback; at its end it raises the signal anew.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -50,7 +66,7 @@ class Server(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._console.end_streams()
+        self._streaming.end_streams()
         await super().shutdown(sockets)
 
 
@@ -69,15 +85,7 @@ def make_server(
         navigation=more.navigation,
         template_folders=more.template_folders,
     )
-    config = uvicorn.Config(
-        application,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        # Streams have no end of their own; people who stop the console do not want to wait for them.
-        timeout_graceful_shutdown=STOP_SECONDS_MAX,
-    )
-    return Server(config, console, on_ready)
+    return Server(application, console, on_ready)
 
 
 def listen(host: str, port: int) -> socket.socket:
