@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from tidelog.console.application import Extension, create_application
 from tidelog.console.console import Console, ConsoleSettings
@@ -44,7 +46,8 @@ class Server(uvicorn.Server):
         """Stop on SIGINT and SIGTERM, however often they come, and end well.
 
         Ctrl-C reaches us twice, from the terminal and from the parent (`restarting`). uvicorn takes the
-        second for impatience and drops what is under way with a traceback; at its end it raises the signal anew.
+        second for impatience and drops what is under way with a traceback; at its end it raises the signal
+        anew.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
