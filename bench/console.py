@@ -6,8 +6,10 @@ Pages: a broker with many topics and groups and a console, each in a process of 
 for in turn, after the console has looked at the whole cluster once. Printed are the time until the whole page
 has arrived (median, 99th percentile, worst) and the console's resident memory before and after.
 
-Live tails: a producer writes to one topic as fast as acks=all lets it, for a few seconds without tails and
-then with them, in turn; the medians are compared. A ratio of 1.00 means that tails cost the producer nothing.
+Live tails: a producer writes to one topic as fast as acks=all lets it, for a few seconds without tails, then
+with tails that all look at the whole topic (they share a feed), then with tails that look at a partition each
+(they share less), in turn; the medians are compared. Every tail must have shown records. A ratio of 1.00
+means that tails cost the producer nothing.
 On a machine with few cores, tails and producer share them, and the console's own work is in the figure. The
 control compares rounds without tails with each other: how far it is from 1 is what this run cannot tell
 apart. Beside it stands what other work on the machine does not disturb: the broker's processor time for a
@@ -18,6 +20,7 @@ import argparse
 import http.client
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -153,31 +156,36 @@ def measure_pages(console: ConsoleProcess, requests: int) -> None:
 
 
 @contextmanager
-def live_tails(console: ConsoleProcess, count: int, topic: str) -> Iterator[list[int]]:
-    """That many browsers that look at a live tail; how many events each has seen."""
+def live_tails(console: ConsoleProcess, count: int, topic: str, partitions: int) -> Iterator[list[int]]:
+    """That many browsers that look at a live tail; how often each was shown records.
+
+    With `partitions` above 0 each looks at one of so many partitions, else at all of them.
+    """
     seen = [0] * count
-    connections = []
+    sockets: list[socket.socket] = []
     stop = threading.Event()
 
     def read(number: int, answer: http.client.HTTPResponse) -> None:
-        while not stop.is_set() and answer.readline():
-            seen[number] += 1
+        while not stop.is_set() and (line := answer.readline()):
+            seen[number] += line.startswith(b"event: records")
 
     for number in range(count):
         connection = http.client.HTTPConnection(console.host, console.port, timeout=60)
-        connection.request("GET", f"/topics/{topic}/tail")
+        connection.connect()
+        # The answer takes the socket over, so that closing the connection would leave it open.
+        sockets.append(connection.sock)
+        query = f"?partition={number % partitions}" if partitions else ""
+        connection.request("GET", f"/topics/{topic}/tail{query}")
         answer = connection.getresponse()
         assert answer.status == 200, answer.status
-        connections.append((connection, answer))
         threading.Thread(target=read, args=(number, answer), daemon=True).start()
     time.sleep(1.5)
     try:
         yield seen
     finally:
         stop.set()
-        for connection, _ in connections:
-            if connection.sock is not None:
-                connection.sock.close()
+        for one in sockets:
+            one.shutdown(socket.SHUT_RDWR)
         time.sleep(1.0)
 
 
@@ -248,32 +256,33 @@ class Costs:
         return self.console_seconds / self.passed_seconds
 
 
-def measure_tails(
-    console: ConsoleProcess, broker: RunningBroker, count: int, rounds: int, seconds: float
-) -> None:
+def measure_tails(console: ConsoleProcess, broker: RunningBroker, given: argparse.Namespace) -> None:
     topic = "topic-0000"
     bootstrap = broker.bootstrap
     assert broker.process_id is not None
-    alone, watched = (Costs(broker.process_id, console.process_id) for _ in range(2))
+    kinds = ("alone", "one feed", "many feeds")
+    costs = {kind: Costs(broker.process_id, console.process_id) for kind in kinds}
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    shown: dict[str, list[int]] = {kind: [] for kind in kinds}
     produced_per_second(bootstrap, topic, 1.0)
-    without: list[float] = []
-    beside: list[float] = []
-    for number in range(rounds):
-        without.append(alone.round(bootstrap, topic, seconds))
-        with live_tails(console, count, topic) as seen:
-            beside.append(watched.round(bootstrap, topic, seconds))
-            assert all(seen), f"round {number}: a tail showed nothing"
-    print(f"producer alone:         {statistics.median(without):10,.0f} records/s")
-    print(f"with {count} live tails:     {statistics.median(beside):10,.0f} records/s")
-    print(f"ratio:                  {statistics.median(beside) / statistics.median(without):10.3f}")
-    halves = statistics.median(without[::2]) / statistics.median(without[1::2])
-    print(f"control (alone/alone):  {halves:10.3f}")
-    for words, costs in (("alone", alone), ("with tails", watched)):
+    for number in range(given.rounds):
+        rates["alone"].append(costs["alone"].round(bootstrap, topic, given.seconds))
+        for kind, partitions in (("one feed", 0), ("many feeds", given.partitions)):
+            with live_tails(console, given.tails, topic, partitions) as seen:
+                rates[kind].append(costs[kind].round(bootstrap, topic, given.seconds))
+                assert all(seen), f"round {number}, {kind}: a tail showed no records: {seen}"
+                shown[kind] += seen
+    alone = statistics.median(rates["alone"])
+    print(f"{given.tails} live tails     records/s    ratio  broker s/million  console cores  times shown")
+    for kind in kinds:
         print(
-            f"{words:12} broker {costs.broker_seconds_per_million:6.2f} s of processor per million records,"
-            f" console {costs.console_cores:5.2f} cores"
+            f"{kind:15} {statistics.median(rates[kind]):12,.0f} {statistics.median(rates[kind]) / alone:8.3f}"
+            f" {costs[kind].broker_seconds_per_million:17.2f} {costs[kind].console_cores:14.2f}"
+            f" {statistics.median(shown[kind] or [0]):12.0f}"
         )
-    print(f"resident memory:        {console.resident_mib():10.0f} MiB")
+    halves = statistics.median(rates["alone"][::2]) / statistics.median(rates["alone"][1::2])
+    print(f"control (alone/alone): {halves:.3f}")
+    print(f"resident memory:       {console.resident_mib():.0f} MiB")
 
 
 def main() -> None:
@@ -306,7 +315,7 @@ def main() -> None:
             if given.requests:
                 measure_pages(console, given.requests)
             if given.tails:
-                measure_tails(console, broker, given.tails, given.rounds, given.seconds)
+                measure_tails(console, broker, given)
         finally:
             console.close()
 
