@@ -1,6 +1,8 @@
 """docs/cli.md has every command with an example, and every option of every command."""
 
+import ast
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -8,6 +10,7 @@ from cli_commands import PAGE, leaf_commands
 
 from tidelog.cli.main import tidelog
 
+ROOT = Path(__file__).parents[2]
 SHARED_PARAMETERS = {"bootstrap", "client_config", "client_config_file", "timeout_seconds"}
 
 
@@ -55,3 +58,29 @@ def test_no_section_is_left_from_a_removed_command() -> None:
     groups = {name.rsplit(" ", 1)[0] for name in COMMANDS}
     for title in re.findall(r"^##+ (tidelog .+)$", PAGE, re.MULTILINE):
         assert title in COMMANDS or title in groups, title
+
+
+#: commands that show something, by their last word
+SHOWING = {"list", "describe", "show", "status", "lag", "offsets", "brokers", "plan", "doctor", "version"}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.split()[-1] in SHOWING])
+def test_what_shows_something_shows_it_to_programs_too(name: str) -> None:
+    options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    assert "--json" in options, name
+
+
+def test_errors_name_a_next_step() -> None:
+    """A CommandError without a hint is allowed where it passes on what another has explained."""
+    missing = []
+    for path in sorted((ROOT / "src" / "tidelog" / "cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "CommandError":
+                words = ast.unparse(node)
+                if len(node.args) + len(node.keywords) < 2 and words not in EXPLAINED_ELSEWHERE:
+                    missing.append(f"{path.name}:{node.lineno} {words}")
+    assert missing == []
+
+
+#: the fault itself says what to write instead
+EXPLAINED_ELSEWHERE = {"CommandError(str(fault))", "CommandError(f'{text!r} is not NAME or NAME:read')"}

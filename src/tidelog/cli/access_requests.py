@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.cli.connection import Connection, probe
-from tidelog.cli.errors import CommandError
+from tidelog.cli.errors import UNREACHABLE_HINT, UNREADABLE_HINT, CommandError, hint_for
 from tidelog.client.faults import ClientFault
+from tidelog.client.link import Link
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.apis import APIS
@@ -22,20 +23,30 @@ _HINTS = {
 
 
 def ask(connection: Connection, api_key: int, fields: Mapping[str, Any]) -> Any:
-    """Send one request to the first broker that takes it, and return the decoded answer."""
+    """Send one request to the first broker that can be reached, and return the decoded answer."""
     probe(connection.bootstrap)
     api = APIS[api_key]
-    address = connection.bootstrap.split(",")[0].strip()
-    link = connection.link(address)
+    address, link = _first_link(connection)
     try:
         ticket = link.send(api.key, api.max_version, messages.encode_request(api, api.max_version, fields))
         return messages.decode_response(api, api.max_version, memoryview(link.receive(ticket)))
     except ClientFault as failure:
-        raise CommandError(f"the connection to {address} failed: {failure}") from failure
+        raise CommandError(f"the connection to {address} failed: {failure}", UNREACHABLE_HINT) from failure
     except MalformedRequest as failure:
-        raise CommandError(f"the answer of {address} cannot be read: {failure}") from failure
+        raise CommandError(f"the answer of {address} cannot be read: {failure}", UNREADABLE_HINT) from failure
     finally:
         link.close()
+
+
+def _first_link(connection: Connection) -> tuple[str, Link]:
+    """The first bootstrap address that answers; the fault of the last one if none does."""
+    *others, last = (part.strip() for part in connection.bootstrap.split(","))
+    for address in others:
+        try:
+            return address, connection.link(address)
+        except CommandError:
+            continue
+    return last, connection.link(last)
 
 
 def check(answer: Any, doing: str) -> None:
@@ -43,4 +54,4 @@ def check(answer: Any, doing: str) -> None:
     code = ErrorCode(int(answer.error_code))
     if code is not ErrorCode.NONE:
         reason = f"{answer.error_message} ({code.name})" if answer.error_message else code.name
-        raise CommandError(f"{doing}: {reason}", _HINTS.get(code))
+        raise CommandError(f"{doing}: {reason}", _HINTS.get(code) or hint_for(code.name))

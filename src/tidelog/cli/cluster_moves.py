@@ -292,7 +292,10 @@ def cancel_ongoing(cluster: ClusterAdmin, ongoing: list[reassignment.Ongoing], e
     )
     failed = [item for item in outcomes if item.error not in (None, "NO_REASSIGNMENT_IN_PROGRESS")]
     if failed:
-        raise CommandError(f"{failed[0].topic}-{failed[0].partition} was not cancelled: {failed[0].error}")
+        raise CommandError(
+            f"{failed[0].topic}-{failed[0].partition} was not cancelled: {failed[0].error}",
+            "'tidelog cluster reassign --list' shows what is under way",
+        )
     click.echo(f"Cancelled {len(outcomes)} reassignments.", err=True)
 
 

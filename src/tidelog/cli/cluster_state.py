@@ -160,7 +160,10 @@ class ClusterAdmin:
     def require(self, api_key: int, version: int, what: str) -> None:
         """Refuse with a sentence what the cluster does not offer."""
         if not self.offers(api_key, version):
-            raise CommandError(f"the cluster does not offer {what} (API {api_key} version {version})")
+            raise CommandError(
+                f"the cluster does not offer {what} (API {api_key} version {version})",
+                "its brokers are older than this: upgrade them, or use the tools that came with them",
+            )
 
     def call(self, request: Any, response: type[Any]) -> Any:
         """Send one request to a live broker and return the answer."""

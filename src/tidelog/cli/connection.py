@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from tidelog.cli.errors import CommandError, explained, from_kafka_error
+from tidelog.cli.errors import UNREACHABLE_HINT, CommandError, explained, from_kafka_error
 from tidelog.cli.properties import parse_assignments, read_properties
 
 if TYPE_CHECKING:
@@ -128,7 +128,9 @@ class Connection:
         try:
             return Link.open(*split_address(address), settings)
         except ClientFault as failure:
-            raise CommandError(f"the connection to {address} failed: {failure}") from failure
+            raise CommandError(
+                f"the connection to {address} failed: {failure}", UNREACHABLE_HINT
+            ) from failure
 
     def client_settings(self, connect_seconds_max: float | None = None) -> "ClientSettings":
         """The same properties for our own client."""

@@ -50,10 +50,24 @@ _HINTS = {
     "_ALL_BROKERS_DOWN": "check --bootstrap and that the broker is running ('tidelog up')",
     "_AUTHENTICATION": "check the sasl.* properties given with -X or --client-config-file",
     "_SSL": "check the ssl.* properties given with -X or --client-config-file",
+    "TRANSACTIONAL_ID_NOT_FOUND": "'tidelog txn list' shows the transactional ids",
     "TOPIC_AUTHORIZATION_FAILED": "this user may not do that to the topic: ask for an ACL",
     "GROUP_AUTHORIZATION_FAILED": "this user may not use the group: ask for an ACL",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "this user may not use the transactional id: ask for an ACL",
     "CLUSTER_AUTHORIZATION_FAILED": "this user may not do that to the cluster: ask for an ACL",
 }
+
+
+#: where a broker that was to be reached directly could not be
+UNREACHABLE_HINT = "'tidelog doctor' tries every broker and says what is wrong"
+#: where its bytes make no sense
+UNREADABLE_HINT = "see that the address is a Kafka listener, and that security.protocol fits it"
+
+
+def hint_for(name: str) -> str:
+    """What to try about an error of the protocol, by its name in capitals."""
+    known = "UNKNOWN_TOPIC_OR_PART" if name == "UNKNOWN_TOPIC_OR_PARTITION" else name
+    return _HINTS.get(known, "'tidelog doctor' looks for what is wrong with the cluster")
 
 
 def from_kafka_error(error: Any, doing: str) -> CommandError:
@@ -74,4 +88,4 @@ def explained(doing: str) -> Iterator[None]:
         error = failure.args[0] if failure.args else None
         if isinstance(error, KafkaError):
             raise from_kafka_error(error, doing) from failure
-        raise CommandError(f"{doing}: {failure}") from failure
+        raise CommandError(f"{doing}: {failure}", UNREACHABLE_HINT) from failure

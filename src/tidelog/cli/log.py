@@ -79,7 +79,9 @@ def dump(
                 damaged |= isinstance(entry, Damage) or (isinstance(entry, Batch) and not entry.crc_ok)
                 click.echo(entry_json(path, entry) if as_json else entry_text(entry, preview_bytes))
         except OSError as failure:
-            raise CommandError(f"cannot read {path}: {failure.strerror}") from failure
+            raise CommandError(
+                f"cannot read {path}: {failure.strerror}", "check the path, and that you may read the file"
+            ) from failure
     if damaged:
         raise click.exceptions.Exit(1)
 

@@ -163,7 +163,9 @@ def records_of(
             try:
                 yield json_record(line, lines.headers)
             except ValueError as fault:
-                raise CommandError(f"{name}, line {number}: {fault}") from fault
+                raise CommandError(
+                    f"{name}, line {number}: {fault}", "correct the line; those before it were sent"
+                ) from fault
 
 
 @click.command()
@@ -231,7 +233,7 @@ def produce(
       echo hello | tidelog produce orders
       echo 'ann:3 apples' | tidelog produce orders -K : -H source=web
       tidelog produce orders -z zstd --acks all access.log
-      echo 'ann:' | tidelog produce customers -K : -Z          (a tombstone)
+      echo 'ann:' | tidelog produce customers -K : -Z          # a tombstone
       echo '{"key":"ann","value":{"n":3}}' | tidelog produce orders --json
       tidelog consume orders --json -e | tidelog produce copy --json
     """

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tidelog.cli.cluster_state import ClusterAdmin
 from tidelog.cli.config import alter_configs
-from tidelog.cli.errors import CommandError
+from tidelog.cli.errors import CommandError, hint_for
 from tidelog.cli.reassignment_plan import Assignment, ReassignmentPlan
 
 ELECT_LEADERS = 43
@@ -226,4 +226,6 @@ def _error_name(error: Any) -> str | None:
 
 def _check(error: Any, message: str | None, failure: str) -> None:
     if error.value != 0:
-        raise CommandError(f"{failure}: {message or ''} ({str(error.name).upper()})".replace(":  (", ": ("))
+        name = str(error.name).upper()
+        reason = f"{message} ({name})" if message else name
+        raise CommandError(f"{failure}: {reason}", hint_for(name))

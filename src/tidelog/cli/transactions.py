@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.cli.connection import Connection
-from tidelog.cli.errors import CommandError, explained
+from tidelog.cli.errors import CommandError, explained, hint_for
 from tidelog.cli.wire import call
 
 TRANSACTION_KEY_TYPE = 1
@@ -168,4 +168,4 @@ class TransactionsOfCluster:
 
 def _check(error: Any, failure: str) -> None:
     if error.value != 0:
-        raise CommandError(f"{failure}: {error.name.upper()}")
+        raise CommandError(f"{failure}: {error.name.upper()}", hint_for(error.name.upper()))

@@ -83,6 +83,7 @@ def describe(connection: Connection, transactional_id: str, as_json: bool) -> No
     "--start-offset", type=int, metavar="OFFSET", help="Where the transaction starts in the partition."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @connection_options()
 def abort(
     connection: Connection,
@@ -91,6 +92,7 @@ def abort(
     producer_id: int | None,
     start_offset: int | None,
     yes: bool,
+    as_json: bool,
 ) -> None:
     """Abort a transaction that hangs in PARTITION of TOPIC; without an option, show those that are open.
 
@@ -106,7 +108,10 @@ def abort(
     cluster = TransactionsOfCluster(connection)
     found = cluster.open_producers(topic, partition)
     if producer_id is None and start_offset is None:
-        _show(found, topic, partition)
+        if as_json:
+            print_json([asdict(item) for item in found])
+        else:
+            _show(found, topic, partition)
         return
     chosen = [
         item
@@ -125,7 +130,10 @@ def abort(
         yes,
     )
     cluster.abort(topic, partition, producer)
-    click.echo(f"Aborted the transaction of producer {producer.producer_id} in {topic}-{partition}.")
+    if as_json:
+        print_json({"aborted": asdict(producer), "topic": topic, "partition": partition})
+    else:
+        click.echo(f"Aborted the transaction of producer {producer.producer_id} in {topic}-{partition}.")
 
 
 def _show(found: list[OpenProducer], topic: str, partition: int) -> None:

@@ -8,7 +8,7 @@ import io
 from typing import Any
 
 from tidelog.cli.connection import Connection
-from tidelog.cli.errors import CommandError
+from tidelog.cli.errors import UNREACHABLE_HINT, UNREADABLE_HINT, CommandError, hint_for
 from tidelog.client.faults import ClientFault
 from tidelog.protocol import schema_reader
 from tidelog.protocol.primitives import MalformedRequest, malformed_if_fails
@@ -27,9 +27,9 @@ def call(connection: Connection, address: str, request: Any, response_class: typ
         # kio's own reader refuses the -1 that stands for a time that is not known.
         response, _ = malformed_if_fails(schema_reader.entity_reader(response_class), answer, 0)
     except ClientFault as failure:
-        raise CommandError(f"the connection to {address} failed: {failure}") from failure
+        raise CommandError(f"the connection to {address} failed: {failure}", UNREACHABLE_HINT) from failure
     except MalformedRequest as failure:
-        raise CommandError(f"the answer of {address} cannot be read: {failure}") from failure
+        raise CommandError(f"the answer of {address} cannot be read: {failure}", UNREADABLE_HINT) from failure
     finally:
         link.close()
     return response
@@ -86,7 +86,8 @@ def delete_group_offsets(
     )
     response = call(connection, coordinator, request, OffsetDeleteResponse)
     if response.error_code.value != 0:
-        raise CommandError(f"the offsets of group {group!r} were not deleted: {response.error_code.name}")
+        name = str(response.error_code.name).upper()
+        raise CommandError(f"the offsets of group {group!r} were not deleted: {name}", hint_for(name))
     return {
         (topic.name, partition.partition_index): None
         if partition.error_code.value == 0
