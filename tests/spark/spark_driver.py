@@ -75,8 +75,9 @@ class Driver:
         self._process.wait()
 
     def kill_worker(self) -> bool:
-        """SIGKILL of a Python worker; False when there is none now."""
-        daemons = [child for child in descendants(self._process.pid) if "pyspark.daemon" in command_of(child)]
+        """SIGKILL of a Python worker that runs tasks, not of one that plans; False when there is none."""
+        everybody = descendants(self._process.pid)
+        daemons = [child for child in everybody if "pyspark.worker" in command_of(child)]
         return kill_one([worker for daemon in daemons for worker in descendants(daemon)])
 
     def close(self) -> None:
