@@ -109,8 +109,8 @@ class FlowBatches:
 
     def _try_tables(self, records: Any) -> None:
         made, _ = self.tables(records)
-        for sink in self._definition.sinks:
-            made[sink.reads].write.format("noop").mode("append").save()
+        for table in {sink.reads for sink in self._definition.sinks}:
+            made[table].write.format("noop").mode("append").save()
 
     def _write_sinks(self, records: Any, batch: Any, batch_id: int) -> None:
         made, dead = self.tables(records)
