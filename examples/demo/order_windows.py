@@ -53,9 +53,22 @@ def end_session(spark: SparkSession) -> None:
     gateway.proc.wait(30)
 
 
-def totals(spark: SparkSession, bootstrap: str) -> DataFrame:
-    """Orders, added up per window and country."""
+def added_up(orders: DataFrame) -> DataFrame:
+    """Orders, of a stream or of a table, added up per window and country."""
     return (
+        orders.groupBy(F.window("ordered_at", WINDOW).alias("window"), "country")
+        .agg(
+            F.count("*").alias("orders"),
+            F.sum("quantity").alias("items"),
+            F.sum("amount_cents").alias("revenue_cents"),
+        )
+        .selectExpr("window.start AS window_start", "country", "orders", "items", "revenue_cents")
+    )
+
+
+def totals(spark: SparkSession, bootstrap: str) -> DataFrame:
+    """The totals of the orders in the topic, as they come."""
+    orders = (
         spark.readStream.format("tidelog")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", ORDERS_TOPIC)
@@ -64,14 +77,8 @@ def totals(spark: SparkSession, bootstrap: str) -> DataFrame:
         .select(F.from_json(F.col("value").cast("string"), ORDER_SCHEMA).alias("order"))
         .select("order.*")
         .withWatermark("ordered_at", WATERMARK)
-        .groupBy(F.window("ordered_at", WINDOW).alias("window"), "country")
-        .agg(
-            F.count("*").alias("orders"),
-            F.sum("quantity").alias("items"),
-            F.sum("amount_cents").alias("revenue_cents"),
-        )
-        .selectExpr("window.start AS window_start", "country", "orders", "items", "revenue_cents")
     )
+    return added_up(orders)
 
 
 def to_topic(frame: DataFrame, bootstrap: str, folder: Path) -> Any:
@@ -101,9 +108,9 @@ def to_parquet(frame: DataFrame, folder: Path) -> Any:
     )
 
 
-def read_parquet(spark: SparkSession, folder: Path) -> list[Any]:
-    """What the files hold, window_start in seconds since 1970."""
-    frame = spark.read.parquet(str(folder / "totals.parquet"))
+def read_parquet(spark: SparkSession, files: Path) -> list[Any]:
+    """The totals in files, window_start in seconds since 1970."""
+    frame = spark.read.parquet(str(files))
     columns = ("unix_seconds(window_start) AS window_start", "country", "orders", "items", "revenue_cents")
     return list(frame.selectExpr(*columns).collect())
 

@@ -13,7 +13,6 @@ machine. Nothing is left behind: no process, and no file unless `--keep` names a
 """
 
 import argparse
-import json
 import shutil
 import signal
 import sys
@@ -24,8 +23,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from demo_report import WIDTH, Found, Screen, Status, chart_of, errors_into, table_of
+from pipeline_files import total_rows
 from rich.console import Console
 from shop_orders import HOUR_SECONDS, OPENING, Order, OrderFeed, OrderStream, window_of
 
@@ -102,8 +101,8 @@ class Demo:
         self._wait("orders to be sent", lambda: not feed.is_alive())
         self._screen.say(f"all sent; {feed.truth.late:,} came late, up to 100 seconds out of order")
         self._close_the_books()
-        topic = Found.of("topic", read_topic(bootstrap, "totals"))
-        parquet = Found.of("Parquet", ((int(r[0]), *r[1:]) for r in read_parquet(spark, self._folder)))
+        topic = Found.of("topic", total_rows(bootstrap, "totals"))
+        parquet = Found.of("Parquet", read_parquet(spark, self._folder / "totals.parquet"))
         return topic, parquet
 
     def _break_a_broker(self) -> None:
@@ -176,37 +175,6 @@ class Demo:
         brokers = {number: self._cluster.running(number) for number in self._cluster.broker_ids}
         queries = tuple((query.name, rows_read(query), watermark_of(query)) for query in self._queries)
         self._screen.show(Status(self.feed.sent, self._orders, self.feed.shop_time, brokers, queries))
-
-
-def read_topic(bootstrap: str, topic: str) -> list[tuple[int, str, int, int, int]]:
-    """All that a consumer with read_committed finds in a topic."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "demo-check",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-    rows, ends = [], set()
-    deadline = time.monotonic() + 60
-    while len(ends) < len(partitions):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the end of {topic} was not reached within a minute")
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error() is not None:
-            ends.add(message.partition())
-            continue
-        row = json.loads(message.value())
-        start = int(datetime.fromisoformat(row["window_start"]).timestamp())
-        rows.append((start, row["country"], row["orders"], row["items"], row["revenue_cents"]))
-    consumer.close()
-    return rows
 
 
 def report(console: Console, demo: Demo, topic: Found, parquet: Found) -> int:

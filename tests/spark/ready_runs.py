@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from tidelog.pipelines.ready import ready_pipeline
 from tidelog.pipelines.run_settings import RunSettings, Trigger, kafka_options
 from tidelog.pipelines.work import Work
 
-SECONDS_MAX = 200
+SECONDS_MAX = 400
+FAILURES_MAX = 5
 
 
 def start_ready(spark: Any, definition: Mapping[str, Any]) -> list[Work]:
@@ -58,6 +60,35 @@ def wait_for(started: list[Work]) -> None:
     finally:
         for work in started:
             work.stop()
+
+
+def supervise(spark: Any, definitions: list[dict[str, Any]]) -> None:
+    """Run all to their end, and start again what fails, a few times, as a supervisor does.
+
+    Spark gives a Python worker ten seconds to start, hard-coded, which a busy machine does not keep: so each
+    pipeline has its first batch behind it before the next is started, and may fail.
+    """
+    running: dict[int, list[Any]] = {}
+    failures: Counter[int] = Counter()
+    waiting = list(range(len(definitions)))
+    deadline = time.monotonic() + SECONDS_MAX
+    while waiting or running:
+        assert time.monotonic() < deadline, f"still running: {running}"
+        if waiting and all(_has_begun(work) for started in running.values() for work in started):
+            running[waiting[0]] = start_ready(spark, definitions[waiting.pop(0)])
+        for number, started in list(running.items()):
+            if any(work.is_active() for work in started):
+                continue
+            del running[number]
+            if faults := [work.failure() for work in started if work.failure() is not None]:
+                failures[number] += 1
+                assert failures[number] <= FAILURES_MAX, faults
+                waiting.append(number)
+        time.sleep(0.1)
+
+
+def _has_begun(work: Any) -> bool:
+    return not work.is_active() or work.query.lastProgress is not None
 
 
 def send(bootstrap: str, topic: str, records: Any) -> None:
@@ -121,7 +152,7 @@ def drive(definitions: list[dict[str, Any]]) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    wait_for([work for definition in definitions for work in start_ready(spark, definition)])
+    supervise(spark, definitions)
     spark.stop()
 
 

@@ -69,6 +69,28 @@ def test_aggregate(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: 
     assert values(bootstrap, target) == found
 
 
+def test_aggregate_that_updates(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:
+    source, target = make_topic(1), make_topic(2)
+    given = definition(
+        bootstrap,
+        tmp_path,
+        "aggregate",
+        topic=source,
+        to=target,
+        schema="country STRING, cents BIGINT, at TIMESTAMP",
+        event_time="at",
+        output="update",
+        sql="SELECT country, sum(cents) AS cents FROM records GROUP BY window(at, '5 minutes'), country",
+        key="country",
+    )
+    for cents in (1, 10, 100):
+        send(bootstrap, source, [order_record(country, cents, START_MS) for country in ("DE", "FR")])
+        run_ready(spark, given)
+    found = values(bootstrap, target)
+    for country in ("DE", "FR"):
+        assert [row["cents"] for row in found if row["country"] == country] == [1, 11, 111]
+
+
 def order_record(country: str, cents: int, at_ms: int) -> dict[str, Any]:
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return {"key": country, "value": {"country": country, "cents": cents, "at": at}}

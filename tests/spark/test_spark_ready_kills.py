@@ -1,0 +1,238 @@
+"""Ready pipelines whose driver is killed with SIGKILL at random moments, and started again: content is exact.
+
+Several pipelines share a driver process, because a session takes many seconds to start. They read in small
+batches; the driver is killed when outputs fill, at a moment chosen from a seed, and again after
+the next start. The last start may go to its end.
+"""
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from postgres_server import PostgresServer
+from ready_runs import received, send, values
+from spark_driver import Driver
+
+MakeTopic = Callable[..., str]
+RUNS = Path(__file__).with_name("ready_runs.py")
+RECORDS = 3_000
+PER_BATCH = {"maxOffsetsPerTrigger": "500"}
+START_MS = 1_750_000_000_000 // 300_000 * 300_000
+#: the driver is killed so many times, each so long after its first output
+KILLS = 2
+DELAY_SECONDS_MAX = 15.0
+#: a driver that fails is started again, as a supervisor would; the content must be exact all the same
+FAILURES_MAX = 3
+DRIVER_SECONDS_MAX = 450
+
+pytestmark = pytest.mark.timeout(1_800)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as running:
+        yield running
+
+
+class Scene:
+    """Topics, files and tables of one test, and the definitions that work on them."""
+
+    def __init__(self, bootstrap: str, make_topic: MakeTopic, folder: Path) -> None:
+        self.bootstrap = bootstrap
+        self.make_topic = make_topic
+        self.folder = folder
+        self.definitions: list[dict[str, Any]] = []
+        self.outputs: list[str] = []
+
+    def add(self, name: str, kind: str, **options: Any) -> str:
+        """One more pipeline; returns the topic it writes to, if it does."""
+        output = ""
+        if kind not in ("file-sink", "jdbc-sink"):
+            output = options.get("to") or self.make_topic(2)
+            options["to"] = output
+            self.outputs.append(output)
+        self.definitions.append(
+            {
+                "name": name,
+                "kind": kind,
+                "options": options,
+                "bootstrap": self.bootstrap,
+                "checkpoint": str(self.folder / "checkpoints" / name),
+            }
+        )
+        return output
+
+    def run(self, seed: int) -> None:
+        """Run them all, killing the driver on the way."""
+        choose = random.Random(seed)
+        file = self.folder / "definitions.json"
+        file.write_text(json.dumps(self.definitions))
+        command = [sys.executable, str(RUNS), str(file)]
+        log = self.folder / "driver.log"
+        seen, kills, failures = 0, 0, 0
+        while True:
+            driver = Driver(command, log)
+            try:
+                if kills < KILLS and (found := self._more_than(seen, driver)) is not None:
+                    seen = found
+                    time.sleep(choose.uniform(0, DELAY_SECONDS_MAX))
+                    if driver.running:
+                        driver.kill(jvm_alone=choose.random() < 0.5)
+                        kills += 1
+                        continue
+                if driver.wait(DRIVER_SECONDS_MAX) == 0:
+                    break
+                failures += 1
+                assert failures <= FAILURES_MAX, driver.log_tail()
+            finally:
+                driver.close()
+        assert kills == KILLS, "it ended before it could be killed"
+
+    def _more_than(self, seen: int, driver: Driver) -> int | None:
+        """How many records the outputs have once they have more; None when the driver ends before."""
+        deadline = time.monotonic() + DRIVER_SECONDS_MAX
+        while driver.running:
+            assert time.monotonic() < deadline, driver.log_tail()
+            found = sum(len(received(self.bootstrap, topic)) for topic in self.outputs)
+            if found > seen:
+                return found
+            time.sleep(0.2)
+        return None
+
+
+@pytest.fixture
+def scene(bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> Scene:
+    return Scene(bootstrap, make_topic, tmp_path)
+
+
+def test_windows_joins_and_repetitions(scene: Scene) -> None:
+    orders, payments, repeated = scene.make_topic(3), scene.make_topic(3), scene.make_topic(3)
+    end = {"n": RECORDS, "at": iso(START_MS + 36_000_000)}
+    for topic, delay_ms in ((orders, 0), (payments, 60_000)):
+        send(
+            scene.bootstrap,
+            topic,
+            [at(n, START_MS + n * 1_000 + delay_ms) for n in range(RECORDS)] + [{"value": end}],
+        )
+    numbers = [n if n % 4 else max(0, n - 40) for n in range(RECORDS)]
+    send(scene.bootstrap, repeated, [{"key": str(n), "value": {"n": n}} for n in numbers])
+    schema = "n INT, at TIMESTAMP"
+    windows = scene.add(
+        "windows",
+        "aggregate",
+        topic=orders,
+        schema=schema,
+        event_time="at",
+        sql="SELECT unix_seconds(window.start) AS start, count(*) AS orders, sum(n) AS total"
+        " FROM records GROUP BY window(at, '5 minutes')",
+        source=PER_BATCH,
+    )
+    joined = scene.add(
+        "joined",
+        "join",
+        left=orders,
+        right=payments,
+        left_schema=schema,
+        right_schema=schema,
+        left_time="at",
+        right_time="at",
+        on="n",
+        within="5 minutes",
+        select="l.n AS n",
+        source=PER_BATCH,
+    )
+    unique = scene.add("unique", "dedupe", topic=repeated, source=PER_BATCH)
+    scene.run(seed=1)
+    truth = [
+        {"start": START_MS // 1000 + first, "orders": 300, "total": sum(range(first, first + 300))}
+        for first in range(0, RECORDS, 300)
+    ]
+    assert sorted(values(scene.bootstrap, windows), key=lambda row: int(row["start"])) == truth
+    # The two records of the end met as well.
+    assert sorted(row["n"] for row in values(scene.bootstrap, joined)) == list(range(RECORDS + 1))
+    assert sorted(row["n"] for row in values(scene.bootstrap, unique)) == sorted(set(numbers))
+
+
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def at(number: int, at_ms: int) -> dict[str, Any]:
+    return {"value": {"n": number, "at": iso(at_ms)}, "partition": number % 3, "timestamp": at_ms}
+
+
+def test_order_tables_files_and_a_database(scene: Scene, server: PostgresServer, spark: Any) -> None:
+    bootstrap = scene.bootstrap
+    events, customers, inbox = scene.make_topic(4), scene.make_topic(2), scene.folder / "inbox"
+    choose = random.Random(9)
+    times = [START_MS + n * 100 - choose.randrange(20_000) for n in range(RECORDS)]
+    send(
+        bootstrap,
+        events,
+        [
+            {"value": {"n": n, "who": f"c{n % 50}"}, "partition": n % 4, "timestamp": at_ms}
+            for n, at_ms in enumerate([*times, START_MS + 36_000_000])
+        ],
+    )
+    send(bootstrap, customers, [{"key": f"c{n}", "value": {"name": f"name {n}"}} for n in range(50)])
+    inbox.mkdir()
+    for number in range(30):
+        lines = (f'{{"n": {n}}}\n' for n in range(number * 100, number * 100 + 100))
+        (inbox / f"{number}.json").write_text("".join(lines))
+    server.execute("CREATE TABLE source_rows (id serial PRIMARY KEY, n int)")
+    server.execute(f"INSERT INTO source_rows (n) SELECT generate_series(0, {RECORDS - 1})")
+    server.execute("CREATE TABLE target_rows (n int, who text)")
+    one_partition = scene.make_topic(1)
+    scene.add("ordered", "order", topic=events, to=one_partition, lateness="60 seconds", source=PER_BATCH)
+    named = scene.add(
+        "named",
+        "join",
+        left=events,
+        right=customers,
+        left_schema="n INT, who STRING",
+        right_schema="name STRING",
+        on="who",
+        select=["l.n AS n", "r.name AS name"],
+        source=PER_BATCH,
+        **{"with": "table"},
+    )
+    from_files = scene.add("from-files", "file-source", path=str(inbox), files_per_batch=5)
+    scene.add(
+        "to-files",
+        "file-sink",
+        topic=events,
+        path=str(scene.folder / "out"),
+        format="parquet",
+        schema="n INT, who STRING",
+        source=PER_BATCH,
+    )
+    from_database = scene.add(
+        "from-database", "jdbc-source", url=server.url, table="source_rows", cursor="id", rows_per_batch=500
+    )
+    scene.add(
+        "to-database",
+        "jdbc-sink",
+        topic=events,
+        url=server.url,
+        table="target_rows",
+        mode="insert",
+        source=PER_BATCH,
+    )
+    scene.run(seed=2)
+    in_order = sorted(range(RECORDS), key=lambda n: (times[n], n % 4, n))
+    assert [row["n"] for row in values(bootstrap, one_partition)] == in_order
+    everything = list(range(RECORDS + 1))
+    found = values(bootstrap, named)
+    assert sorted(row["n"] for row in found) == everything
+    assert all(row["name"] == f"name {row['n'] % 50}" for row in found)
+    assert sorted(row["n"] for row in values(bootstrap, from_files)) == list(range(RECORDS))
+    files = spark.read.parquet(str(scene.folder / "out")).collect()
+    assert sorted(row.n for row in files) == everything
+    assert sorted(row["n"] for row in values(bootstrap, from_database)) == list(range(RECORDS))
+    assert sorted(row[0] for row in server.rows("SELECT n FROM target_rows")) == everything
