@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS_MAX = 60
+SECONDS_MAX = 100
 READ_BYTES = 65536
 LEFT_OUT = "…"
 

@@ -23,6 +23,7 @@ from tidelog.pipelines.running import RUNNING, Place, Status
 from tidelog.pipelines.work import Progress
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.cluster import RunningCluster
+from tidelog.testing.ports import ReservedPort
 
 SECONDS_MAX = 30
 CLUSTER_BROKERS = 4
@@ -261,6 +262,9 @@ class Nowhere(World):
     def prepare(self) -> None:
         self.stack.close()
         self.place_in(Path(tempfile.mkdtemp(dir=self.root)))
+        port = ReservedPort()
+        self.stack.callback(port.close)
+        self.names["port"] = str(port.port)
 
 
 @contextmanager
@@ -322,7 +326,22 @@ def supervised(folder: Path) -> Iterator[World]:
         yield World(folder)
 
 
+@contextmanager
+def zookeeper(folder: Path) -> Iterator[World]:
+    """A ZooKeeper server, `{zookeeper}`, and no broker yet."""
+    reserved = ReservedPort()
+    command = f"tidelog zookeeper start --port {reserved.port} --data zookeeper-data"
+    try:
+        with started(folder, command, "ready at"):
+            world = Nowhere(folder)
+            world.names["zookeeper"] = f"127.0.0.1:{reserved.port}"
+            yield world
+    finally:
+        reserved.close()
+
+
 WORLDS = {
+    "ZooKeeper": zookeeper,
     "nowhere": nowhere,
     "one broker": one_broker,
     "several brokers": several_brokers,
