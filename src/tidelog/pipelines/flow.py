@@ -133,7 +133,7 @@ def share_functions(definition: Definition) -> None:
         for function in (step.python, step.each):
             if function is not None:
                 module = sys.modules.get(function.load().__module__)
-                if module is not None and module.__name__.startswith("tidelog_pipeline_"):
+                if module is not None and module.__name__ != "__main__":
                     cloudpickle.register_pickle_by_value(module)
 
 

@@ -104,6 +104,8 @@ def halve(
             continue
         middle = len(some) // 2
         waiting += [some[middle:], some[:middle]]
+    if len(found) == len(places) > 1:
+        raise TooMuchPoison(f"every record of a batch fails; the last: {found[-1].reason}")
     return found
 
 

@@ -90,6 +90,9 @@ def test_when_everything_fails_it_is_not_the_records() -> None:
     places = [Place("t", 0, n) for n in range(POISON_MAX + 50)]
     with pytest.raises(TooMuchPoison, match="more than 100"):
         halve(places, lambda some: ValueError("wrong step"))
+    with pytest.raises(TooMuchPoison, match="every record"):
+        halve(places[:2], lambda some: ValueError("wrong step"))
+    assert len(halve(places[:1], lambda some: ValueError("poison"))) == 1
 
 
 def test_the_condition_for_a_run_of_places() -> None:
