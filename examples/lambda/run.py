@@ -91,7 +91,7 @@ def main() -> int:
     topics = {"orders": {"partitions": 3, "retention_ms": -1}, "speed": {"partitions": 2}}
     with stage(console, topics) as place:
         found, alone = run(place, truth)
-    console.print(table_of(truth, alone, found))
+    console.print(table_of(truth, found))
     faults = found.differences(truth)
     for fault in faults:
         console.print(fault, style="red", soft_wrap=True, highlight=False)
