@@ -1,8 +1,8 @@
 """A dead-letter topic as a list of letters, and the sending back of them, exactly once.
 
 What was sent back is noted in a compacted topic, in the same transaction that sends the records: a letter is
-sent back and noted, or neither. The transactional id belongs to the dead-letter topic: of two who send back at
-once the first is fenced, and the second reads what the first had noted. Works with any Kafka since 0.11.
+sent back and noted, or neither. The transactional id belongs to the dead-letter topic: of two who send back
+at once the first is fenced, and the second reads what the first had noted. Works with any Kafka since 0.11.
 
 A note's key is `topic/partition/offset@timestamp` of the letter; the timestamp tells a topic from one of the
 same name that was there before.
