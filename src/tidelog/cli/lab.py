@@ -1,4 +1,4 @@
-"""`tidelog lab`: scenarios on a real local cluster, told in the terminal."""
+"""`tidelog lab`: scenarios on a real local cluster, told in the terminal or drawn in a browser."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.console import console_installed
 from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_json, print_table
 
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from tidelog.lab.scenario import Scenario, ScenarioResult
 
 PROGRESS_FILE = "tidelog/lab-tour.json"
+PAGE_HOST = "127.0.0.1"
+
+page_option = click.option("--page", "on_page", is_flag=True, help="Show it in a browser.")
+page_port_option = click.option(
+    "--page-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    metavar="PORT",
+    help="The port of the page (0 picks a free one).",
+)
 
 
 @click.group()
@@ -25,6 +37,7 @@ def lab() -> None:
       tidelog lab list
       tidelog lab run acks
       tidelog lab tour
+      tidelog lab page
     """
 
 
@@ -69,16 +82,24 @@ def list_scenarios(as_json: bool) -> None:
 @lab.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--auto", is_flag=True, help="Do not wait for a key between steps.")
+@page_option
+@page_port_option
 @json_option
-def run(names: tuple[str, ...], auto: bool, as_json: bool) -> None:
+def run(names: tuple[str, ...], auto: bool, on_page: bool, page_port: int, as_json: bool) -> None:
     """Run scenarios; the exit code is 1 if a check did not hold.
 
     \b
     Examples:
       tidelog lab run keys-and-ordering
       tidelog lab run acks min-insync --auto
+      tidelog lab run replication-and-failover --page
       tidelog lab run compaction --json
     """
+    if on_page:
+        if len(names) != 1 or as_json:
+            raise CommandError("--page shows one scenario, to a person", "one NAME, and no --json")
+        _serve_page(page_port, Progress(restart=False), start=_load(names[0]).name, auto=auto)
+        return
     results = _run_all([_load(name) for name in names], auto=auto, as_json=as_json)
     _end(results, as_json)
 
@@ -105,14 +126,30 @@ def run_all(as_json: bool) -> None:
 
 
 @lab.command()
+@page_port_option
+def page(page_port: int) -> None:
+    """Show the lab in a browser: the list of scenarios, each with a button that starts it.
+
+    \b
+    Examples:
+      tidelog lab page
+      tidelog lab page --page-port 8090
+    """
+    _serve_page(page_port, Progress(restart=False))
+
+
+@lab.command()
 @click.option("--auto", is_flag=True, help="Do not wait for a key between steps.")
 @click.option("--restart", is_flag=True, help="Begin at the first scenario again.")
-def tour(auto: bool, restart: bool) -> None:
+@page_option
+@page_port_option
+def tour(auto: bool, restart: bool, on_page: bool, page_port: int) -> None:
     """Go through all scenarios in order; stop with q, and the next 'tidelog lab tour' goes on from there.
 
     \b
     Examples:
       tidelog lab tour
+      tidelog lab tour --page
       tidelog lab tour --restart
     """
     from tidelog.lab import catalog
@@ -123,6 +160,9 @@ def tour(auto: bool, restart: bool) -> None:
     left = [name for name in names if name not in progress.done]
     if not left:
         click.echo("You have been through all of it; 'tidelog lab tour --restart' begins again.")
+        return
+    if on_page:
+        _serve_page(page_port, progress, start=left[0], auto=auto)
         return
     click.echo(
         f"The tour has {len(names)} scenarios; {len(names) - len(left)} are done. q stops; it goes on later."
@@ -177,6 +217,35 @@ def _load(name: str) -> "Scenario":
         return catalog.load(name)
     except LookupError as fault:
         raise CommandError(str(fault), "'tidelog lab list' shows them all") from fault
+
+
+def _serve_page(port: int, progress: Progress, *, start: str | None = None, auto: bool = False) -> None:
+    """Serve the lab's page until Ctrl-C; exit code 1 if the last scenario did not hold."""
+    if not console_installed():
+        raise CommandError("the page is part of the console", "pip install 'tidelog[console]'")
+    from tidelog.console.serving import listen
+    from tidelog.lab.page.serving import Switch, serve
+    from tidelog.lab.scenario import Outcome
+
+    try:
+        listening = listen(PAGE_HOST, port)
+    except OSError as fault:
+        raise CommandError(
+            f"cannot listen on port {port}: {fault.strerror or fault}", "another --page-port, or none"
+        ) from fault
+    switch = Switch(progress=progress)
+    address = f"http://{PAGE_HOST}:{listening.getsockname()[1]}/lab"
+
+    def ready() -> None:
+        if start is not None:
+            switch.stage.start(start, auto=auto)
+        click.echo(f"The lab is at {address}{'/run' if start else ''} (Ctrl-C ends it)")
+        sys.stdout.flush()
+
+    serve(switch, listening, ready)
+    session = switch.stage.session
+    if session is not None and session.result is not None and session.result.outcome is Outcome.FAILED:
+        raise click.exceptions.Exit(1)
 
 
 def _run_all(scenarios: "list[Scenario]", *, auto: bool, as_json: bool) -> "list[ScenarioResult]":

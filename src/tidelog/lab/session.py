@@ -12,6 +12,7 @@ session.stop()
 
 import threading
 import traceback
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -42,8 +43,24 @@ class Phase(StrEnum):
 class LabSession:
     """One run of one scenario for a page; also its narrator."""
 
-    def __init__(self, scenario: Scenario, *, auto: bool = False) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        auto: bool = False,
+        auto_seconds: float = 0.0,
+        on_lab: Callable[[Lab], None] | None = None,
+        on_result: Callable[[ScenarioResult], None] | None = None,
+    ) -> None:
+        """`auto_seconds` is how long an automatic run waits before it goes on, for people who watch it.
+
+        `on_lab` and `on_result` are called in the thread of the session, when the cluster is there and when
+        the steps are over.
+        """
         self.scenario = scenario
+        self._auto_seconds = auto_seconds
+        self._on_lab = on_lab
+        self._on_result = on_result
         self.events = EventStream()
         self.auto = auto
         self.phase = Phase.STARTING
@@ -137,6 +154,8 @@ class LabSession:
 
     def scenario_ended(self, result: ScenarioResult) -> None:
         self.result = result
+        if self._on_result is not None:
+            self._on_result(result)
         if self.lab is None:
             return
         self._enter(Phase.FINISHED)
@@ -146,7 +165,11 @@ class LabSession:
     def _wait(self, phase: Phase) -> None:
         self._enter(phase)
         with self._wish:
-            self._wish.wait_for(lambda: self._go or self.auto or self._stopping)
+            while not (self._go or self._stopping):
+                seconds = self._auto_seconds if self.auto else None
+                woken = self._wish.wait(seconds)
+                if self.auto and not woken:
+                    break
             self._go = False
             if self._stopping:
                 raise Stopped
@@ -168,6 +191,8 @@ class LabSession:
 
     def _watch(self, lab: Lab) -> None:
         self.lab = lab
+        if self._on_lab is not None:
+            self._on_lab(lab)
         self._watcher = Watcher(lab).start()
 
     def _unwatch(self) -> None:
