@@ -232,7 +232,7 @@ def with_pipeline_file(world: World) -> None:
     (world.folder / "totals.yaml").write_text(
         f"bootstrap: {world.bootstrap}\ntrigger: available_now\n"
         "sources:\n  orders: {topic: orders, decode: json, schema: 'customer STRING, amount DOUBLE'}\n"
-        "steps:\n  - {name: big, sql: SELECT customer, amount FROM orders WHERE amount > 100}\n"
+        "steps:\n  - {name: big, sql: 'SELECT customer, amount FROM orders WHERE amount > 100'}\n"
         "sinks:\n  - {from: big, topic: payments, key: customer}\n"
     )
     world.delete("orders")

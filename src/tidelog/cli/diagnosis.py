@@ -49,7 +49,6 @@ class SeenBroker:
     cluster_id: str | None = None
     #: False if somebody else answers at this broker's address
     itself: bool = True
-    controller: int | None = None
     #: versions of each API: key, lowest and highest
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     configs: Mapping[str, str | None] = field(default_factory=dict)
@@ -58,7 +57,7 @@ class SeenBroker:
 
 @dataclass(frozen=True, slots=True)
 class SeenPartition:
-    """A partition; offsets are None where its leader did not tell."""
+    """A partition; `offline_replicas` are those on dead brokers or failed disks."""
 
     topic: str
     partition: int

@@ -122,7 +122,7 @@ def brokers(seen: Examination) -> list[Finding]:
 
 
 def controller(seen: Examination) -> list[Finding]:
-    """Somebody is the controller, and all brokers agree who it is (Kafka names any broker that forwards)."""
+    """Somebody is the controller; Apache Kafka names any broker that forwards to it."""
     if seen.controller is None:
         return [
             _problem(
@@ -411,7 +411,7 @@ def _busy(seen: Examination, group: SeenGroup, lag: int) -> Iterator[Finding]:
     step = f"tidelog group describe {group.id} names the member of each partition; look at its log"
     still = group.committed_later is not None and not any(
         group.committed_later.get(partition, -1) > offset
-        for partition, offset in _every_commit(seen, group).items()
+        for partition, offset in _every_commit(group).items()
     )
     if still:
         yield _warning(
@@ -430,7 +430,7 @@ def _busy(seen: Examination, group: SeenGroup, lag: int) -> Iterator[Finding]:
         )
 
 
-def _every_commit(seen: Examination, group: SeenGroup) -> dict[tuple[str, int], int]:
+def _every_commit(group: SeenGroup) -> dict[tuple[str, int], int]:
     """What it had committed, and what it committed for the first time since."""
     return {**dict.fromkeys(group.committed_later or {}, -1), **group.committed}
 
@@ -488,9 +488,24 @@ def transactions(seen: Examination) -> list[Finding]:
 
 def disks(seen: Examination) -> list[Finding]:
     """Every log dir is online and has room."""
-    if not seen.log_dirs:
-        return []
     found = []
+    alive = {broker.id for broker in seen.alive}
+    failed = [
+        f"{partition.name} on broker {broker}"
+        for partition in seen.partitions
+        for broker in partition.offline_replicas
+        if broker in alive
+    ]
+    if failed:
+        found.append(
+            _problem(
+                "disks",
+                f"{counted(len(failed), 'replica')} offline though the broker lives, so its disk failed:"
+                f" {some(failed)}",
+                "mend or replace the disk, then restart the broker; its replicas are copied again",
+                *failed,
+            )
+        )
     for folder in seen.log_dirs:
         name = f"{folder.path} of broker {folder.broker}"
         if folder.error:
@@ -516,6 +531,8 @@ def disks(seen: Examination) -> list[Finding]:
                         name,
                     )
                 )
+    if not found and not seen.log_dirs:
+        return []
     return found or [_ok("disks", f"{counted(len(seen.log_dirs), 'log dir')}, online and with room")]
 
 

@@ -189,7 +189,6 @@ def _open_links(
         return replace(
             broker,
             cluster_id=own.cluster_id,
-            controller=int(own.controller_id),
             versions=link.versions,
             certificate_expires_at=link.certificate_expires_at,
         )

@@ -35,7 +35,6 @@ def broker(number: int, **changed: object) -> SeenBroker:
         number,
         f"10.0.0.{number}:9092",
         cluster_id="c",
-        controller=1,
         versions=APIS,
         configs={"num.partitions": "1"},
     )
@@ -258,6 +257,14 @@ def test_transactions() -> None:
 )
 def test_disks(folder: SeenLogDir, severity: Severity) -> None:
     only("disks", healthy(log_dirs=(folder,)), severity)
+
+
+def test_replicas_on_a_failed_disk() -> None:
+    sick = replace(partition("orders", isr=(1, 3)), offline_replicas=(2,))
+    seen = healthy(topics=(topic("orders", sick),), log_dirs=())
+    assert only("disks", seen, Severity.PROBLEM).subjects == ("orders-0 on broker 2",)
+    dead = replace(seen, brokers=(broker(1), broker(2, alive=False), broker(3)))
+    assert said("disks", dead) == []
 
 
 def test_clocks() -> None:
