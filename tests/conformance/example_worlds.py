@@ -177,9 +177,14 @@ def with_many_dead_letters(world: World) -> None:
 
 
 def with_two_replicas(world: World) -> None:
-    """A topic orders that a plan has something to do for, and that plan."""
+    """A topic orders that a plan has something to do for."""
     world.delete("orders")
     world.create("orders", 4, replicas=2)
+
+
+def with_plan(world: World) -> None:
+    """The same, and that plan."""
+    with_two_replicas(world)
     prepared_by("tidelog cluster reassign --topic orders --replication-factor 3 --json > plan.json")(world)
 
 
