@@ -4,7 +4,7 @@ They are left out of an ordinary run: they need a chromium, which a user may not
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,21 @@ class WatchedPage:
 
 
 @pytest.fixture
-def page(browser: Any, console: RunningConsole) -> Iterator[Any]:
-    context = browser.new_context(base_url=console.address, viewport={"width": 1280, "height": 860})
-    watched = WatchedPage(context.new_page())
-    yield watched.page
-    context.close()
-    assert watched.faults == []
+def open_page(browser: Any) -> Iterator[Callable[[str], Any]]:
+    """Opens pages of a console at an address; their errors fail the test at its end."""
+    opened: list[WatchedPage] = []
+
+    def open_watched(address: str) -> Any:
+        context = browser.new_context(base_url=address, viewport={"width": 1280, "height": 860})
+        opened.append(WatchedPage(context.new_page()))
+        return opened[-1].page
+
+    yield open_watched
+    for watched in opened:
+        watched.page.context.close()
+    assert [fault for watched in opened for fault in watched.faults] == []
+
+
+@pytest.fixture
+def page(open_page: Callable[[str], Any], console: RunningConsole) -> Any:
+    return open_page(console.address)

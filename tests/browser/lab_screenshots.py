@@ -4,7 +4,6 @@ python tests/browser/lab_screenshots.py docs/images
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from browser_lab import RunningLab
 WAIT_MS = 60_000
 #: marks glide, records fly in
 SETTLE_MS = 1_800
+WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 
 
@@ -24,7 +24,7 @@ class Camera:
         self._browser = browser
         self._address = address
         self._folder = folder
-        self.page = self._open({"width": 1280, "height": 900}, "light")
+        self.page = self._open(WIDE, "light")
 
     def _open(self, viewport: dict[str, int], scheme: str) -> Any:
         context = self._browser.new_context(
@@ -34,9 +34,9 @@ class Camera:
         page.set_default_timeout(WAIT_MS)
         return page
 
-    def take(self, name: str, *, full: bool = False) -> None:
-        self.page.wait_for_timeout(SETTLE_MS)
-        self.page.screenshot(path=self._folder / f"lab-{name}.png", full_page=full)
+    def take(self, name: str, *, settle_ms: int = SETTLE_MS) -> None:
+        self.page.wait_for_timeout(settle_ms)
+        self.page.screenshot(path=self._folder / f"lab-{name}.png")
 
     def take_elsewhere(
         self,
@@ -47,7 +47,7 @@ class Camera:
         scheme: str = "light",
         full: bool = False,
     ) -> None:
-        page = self._open(viewport or {"width": 1280, "height": 900}, scheme)
+        page = self._open(viewport or WIDE, scheme)
         page.goto(path)
         page.wait_for_timeout(SETTLE_MS)
         page.screenshot(path=self._folder / f"lab-{name}.png", full_page=full)
@@ -58,11 +58,13 @@ class Camera:
         self.page.locator(f"#{name} button").click()
         self.page.locator("[data-next]").wait_for()
 
-    def step(self, until: Callable[[], None] | None = None) -> None:
-        """Act, and come to where the next step, or the end, is told."""
-        page = self.page
-        page.get_by_role("button", name="Next: do it").click()
-        page.locator("[data-phase=observed], [data-phase=finished]").wait_for()
+    def act(self) -> None:
+        self.page.get_by_role("button", name="Next: do it").click()
+
+    def step(self) -> None:
+        """Act, and wait until it is observed."""
+        self.act()
+        self.page.locator("[data-phase=observed], [data-phase=finished]").wait_for()
 
     def on(self) -> None:
         self.page.get_by_role("button", name="Next step").click()
@@ -82,25 +84,36 @@ def draw(camera: Camera) -> None:
     for _ in range(3):
         camera.on()
         camera.step()
-    for _ in range(2):
-        page.get_by_role("button", name="Send 10 to orders").click()
+    led = page.locator("[data-lane=orders-0]").get_attribute("data-leader")
+    dead, slow = sorted({"1", "2", "3"} - {led})
+    page.get_by_role("button", name="Send 10 to orders").click()
     page.get_by_role("button", name="Add a consumer").click()
     page.locator("[data-consumer=you-1]").get_by_text("orders-0").wait_for()
-    page.locator("[data-broker='2']").get_by_role("button", name="Pause").click()
-    page.locator("[data-broker='3']").get_by_role("button", name="Slow").click()
+    page.locator(f"[data-broker='{dead}']").get_by_role("button", name="Kill").click()
+    page.locator(f"[data-replica='{dead}'].dead").wait_for()
+    page.get_by_role("button", name="Send 10 to orders").click()
+    page.get_by_text("51 records read").wait_for()
+    page.locator(f"[data-broker='{slow}']").get_by_role("button", name="Slow").click()
+    page.locator(".lab-story").evaluate("story => story.scrollTo(0, 0)")
     camera.take("play")
-    page.locator("[data-broker='2']").get_by_role("button", name="Resume").click()
+    page.locator(f"[data-broker='{dead}']").get_by_role("button", name="Start").click()
     camera.take_elsewhere("phone", "/lab/run", viewport=NARROW, full=True)
     camera.start("consumer-groups")
-    for _ in range(2):
+    for _ in range(4):
         camera.step()
         camera.on()
     camera.step()
+    page.set_viewport_size({"width": 1280, "height": 1130})
     camera.take("consumer-groups")
     camera.take_elsewhere("consumer-groups-phone-dark", "/lab/run", viewport=NARROW, scheme="dark", full=True)
+    page.set_viewport_size(WIDE)
     camera.start("transactions")
-    camera.step()
-    camera.take("transactions")
+    for _ in range(3):
+        camera.step()
+        camera.on()
+    camera.act()
+    page.locator(".lab-line.stable").first.wait_for()
+    camera.take("transactions", settle_ms=0)
 
 
 def main() -> None:

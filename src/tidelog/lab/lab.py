@@ -112,7 +112,10 @@ class Lab:
 
     def start(self) -> "Lab":
         """Start the brokers, side by side, and make the topics of the start state."""
-        self.events.emit("cluster-starts", f"{self.scenario.brokers} brokers start")
+        self.events.emit(
+            "cluster-starts",
+            "a broker starts" if self.scenario.brokers == 1 else f"{self.scenario.brokers} brokers start",
+        )
         try:
             self.cluster.start()
             for topic in self.scenario.topics:

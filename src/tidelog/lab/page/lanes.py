@@ -5,19 +5,28 @@ lane share its slots, so what stands below each other is the same offset. Positi
 a high watermark at slot 7 has seven slots to its left that everyone may read.
 """
 
-import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 SLOTS = 24
 LANES_MAX = 24
+#: colours of keys in the style sheet
 HUES = 6
 #: larger offsets are written at every fifth slot alone
 NARROW_OFFSET_MAX = 999
 
 Place = tuple[str, int, int]
-#: key and value of the records that were seen on their way, by topic, partition and offset
-Records = Mapping[Place, tuple[str | None, str | None]]
+
+
+class Known(NamedTuple):
+    """A record that was seen on its way; equal keys have equal hues, from 1, and no key has 0."""
+
+    key: str | None
+    value: str | None
+    hue: int
+
+
+Records = Mapping[Place, Known]
 
 
 class Cell(NamedTuple):
@@ -36,14 +45,15 @@ class ReplicaRow(NamedTuple):
     broker: int
     leads: bool
     in_sync: bool
-    alive: bool
+    #: of its broker
+    state: str
     log_end: int
     cells: list[Cell]
 
     @property
     def role(self) -> str:
-        if not self.alive:
-            return "dead"
+        if self.state != "running":
+            return "dead" if self.state == "down" else self.state
         return "leader" if self.leads else "follower"
 
 
@@ -58,6 +68,8 @@ class ReaderRow(NamedTuple):
     lag: int | None
     position_slot: int | None
     committed_slot: int | None
+    #: it reads before what the strip shows
+    before: bool
 
 
 class Lane(NamedTuple):
@@ -86,15 +98,11 @@ class Lane(NamedTuple):
 def lanes(picture: Mapping[str, Any], records: Records) -> list[Lane]:
     """Every partition of a picture, in its order, at most `LANES_MAX`."""
     found = [(topic["name"], row) for topic in picture["topics"] for row in topic["partitions"]]
-    return [_lane(topic, row, picture["consumers"], records) for topic, row in found[:LANES_MAX]]
+    return [_lane(topic, row, picture, records) for topic, row in found[:LANES_MAX]]
 
 
-def hue(key: str | None) -> int:
-    """The colour of a key, from 1; 0 for no key."""
-    return 0 if key is None else 1 + zlib.crc32(key.encode()) % HUES
-
-
-def _lane(topic: str, row: Mapping[str, Any], consumers: list[dict[str, Any]], records: Records) -> Lane:
+def _lane(topic: str, row: Mapping[str, Any], picture: Mapping[str, Any], records: Records) -> Lane:
+    states = {broker["id"]: broker["state"] for broker in picture["brokers"]}
     replicas = row["replicas"]
     end = max((replica["log_end"] for replica in replicas), default=0)
     first = max(0, end + 1 - SLOTS)
@@ -115,7 +123,7 @@ def _lane(topic: str, row: Mapping[str, Any], consumers: list[dict[str, Any]], r
                 broker=replica["broker"],
                 leads=replica["leads"],
                 in_sync=replica["in_sync"],
-                alive=replica["alive"],
+                state=states.get(replica["broker"], "down"),
                 log_end=replica["log_end"],
                 cells=[
                     _cell(topic, row, replica["log_end"], end, offset, records)
@@ -125,7 +133,9 @@ def _lane(topic: str, row: Mapping[str, Any], consumers: list[dict[str, Any]], r
             for replica in replicas
         ],
         readers=[
-            reader for consumer in consumers if (reader := _reader(topic, row, consumer, first)) is not None
+            reader
+            for consumer in picture["consumers"]
+            if (reader := _reader(topic, row, consumer, first)) is not None
         ],
     )
 
@@ -145,11 +155,11 @@ def _cell(topic: str, row: Mapping[str, Any], log_end: int, end: int, offset: in
     if state in ("next", "ahead", "missing", "deleted"):
         return Cell(offset, state, 0, "")
     title = f"offset {offset}"
-    key = None
+    hue = 0
     if (known := records.get((topic, row["partition"], offset))) is not None:
-        key, value = known
+        key, value, hue = known
         title += f" · key {'none' if key is None else key} · {'null' if value is None else value[:60]}"
-    return Cell(offset, state, hue(key), f"{title} · {state}")
+    return Cell(offset, state, hue, f"{title} · {state}")
 
 
 def _state(row: Mapping[str, Any], log_end: int, end: int, offset: int) -> str:
@@ -186,4 +196,5 @@ def _reader(topic: str, row: Mapping[str, Any], consumer: Mapping[str, Any], fir
         lag,
         _slot(position, first),
         _slot(committed, first),
+        position is not None and position < first,
     )

@@ -66,7 +66,13 @@ def extension(console: Console, stage: Stage) -> Extension:
 
     def scenarios(console: Console, request: Request) -> Response:
         return console.page(
-            request, "lab_list.html", SECTION, "Lab", scenarios=listed(stage), running=stage.running
+            request,
+            "lab_list.html",
+            SECTION,
+            "Lab",
+            scenarios=listed(stage),
+            running=stage.running,
+            ended="ended" in request.query_params,
         )
 
     def run_page(console: Console, request: Request) -> Response:
@@ -90,7 +96,8 @@ def extension(console: Console, stage: Stage) -> Extension:
 
     def stop(console: Console, request: Request, form: dict[str, str]) -> Response:
         stage.stop()
-        return console.done("/lab", "The scenario is over, and its cluster is gone.")
+        # Not a notice of this console, which is over with its cluster.
+        return RedirectResponse("/lab?ended=1", 303)
 
     return Extension(
         routes=(

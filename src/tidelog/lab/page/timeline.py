@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.lab.events import LabEvent
+from tidelog.lab.page.lanes import HUES, Known, Place
 
 LINES_MAX = 150
 RECORDS_MAX = 5_000
@@ -16,6 +17,8 @@ RECORDS_MAX = 5_000
 JOIN_LINES = 6
 JOIN_SECONDS = 3.0
 UNTOLD = frozenset({"phase", "scenario-begins"})
+#: faults that end one
+REPAIRS = frozenset({"start", "resume", "heal", "fast", "resume_consumer"})
 #: how a kind of event looks; others are plain
 LOOKS = {
     "fault": "bad",
@@ -53,7 +56,8 @@ class Timeline:
 
     def __init__(self) -> None:
         self.lines: deque[Line] = deque(maxlen=LINES_MAX)
-        self.records: dict[tuple[str, int, int], tuple[str | None, str | None]] = {}
+        self.records: dict[Place, Known] = {}
+        self._hues: dict[str, int] = {}
         self.last_number = 0
 
     def __repr__(self) -> str:
@@ -70,19 +74,23 @@ class Timeline:
             line.last_at = event.at
             line.text = _joined_text(event, line.count)
             return
-        look = LOOKS.get(event.kind, "")
-        if event.kind == "step-ended":
-            look = "good" if event.fields["held"] else "bad"
-        self.lines.append(Line(event.number, event.at, event.kind, _text(event), look, group, event.at))
+        line = Line(event.number, event.at, event.kind, _text(event), _look(event), group, event.at)
+        self.lines.append(line)
 
     def _remember(self, event: LabEvent) -> None:
         if event.kind not in ("delivered", "consumer-record"):
             return
         fields = event.fields
         place = (fields["topic"], fields["partition"], fields["offset"])
-        self.records[place] = (fields["key"], fields["value"])
+        self.records[place] = Known(fields["key"], fields["value"], self._hue(fields["key"]))
         if len(self.records) > RECORDS_MAX:
             del self.records[next(iter(self.records))]
+
+    def _hue(self, key: str | None) -> int:
+        """Colours in turn, so that the first few keys differ."""
+        if key is None or (key not in self._hues and len(self._hues) >= RECORDS_MAX):
+            return 0
+        return self._hues.setdefault(key, 1 + len(self._hues) % HUES)
 
     def _earlier(self, group: tuple[str, str], at: float) -> Line | None:
         newest = [self.lines[-back] for back in range(1, min(JOIN_LINES, len(self.lines)) + 1)]
@@ -92,6 +100,14 @@ class Timeline:
             if line.group == group and at - line.last_at <= JOIN_SECONDS:
                 return line
         return None
+
+
+def _look(event: LabEvent) -> str:
+    if event.kind == "step-ended":
+        return "good" if event.fields["held"] else "bad"
+    if event.kind == "fault" and event.fields["fault"] in REPAIRS:
+        return "good"
+    return LOOKS.get(event.kind, "")
 
 
 def _group(event: LabEvent) -> tuple[str, str] | None:
@@ -107,7 +123,9 @@ def _text(event: LabEvent) -> str:
         return f"Step {event.fields['step']}: {event.text}"
     if event.kind == "step-ended":
         return f"{event.text}: {'it held' if event.fields['held'] else 'it did not hold'}"
-    return event.text[:1].upper() + event.text[1:] if event.kind != "delivered" else event.text
+    if "consumer" in event.fields or event.kind == "delivered":
+        return event.text  # begins with a name
+    return event.text[:1].upper() + event.text[1:]
 
 
 def _joined_text(event: LabEvent, count: int) -> str:
