@@ -13,6 +13,7 @@ from tidelog.lab.page import pages
 from tidelog.lab.page.lanes import SLOTS, Known, Lane, lanes
 from tidelog.lab.page.serving import Switch
 from tidelog.lab.page.timeline import RECORDS_MAX, Timeline
+from tidelog.lab.session import Phase
 
 
 def a_picture(
@@ -167,7 +168,7 @@ class FakeSession:
     def __init__(self, *_: object, **__: object) -> None:
         self.scenario = catalog.load("keys-and-ordering")
         self.events = EventStream()
-        self.phase = "predicted"
+        self.phase = Phase.PREDICTED
         self.lab = None
         self.auto = False
         self.went_on = threading.Event()
@@ -178,7 +179,7 @@ class FakeSession:
         pass
 
     def stop(self) -> None:
-        self.phase = "ended"
+        self.phase = Phase.ENDED
 
     def go_on(self) -> None:
         self.went_on.set()
@@ -203,7 +204,7 @@ class FakeSession:
         result = {"title": "One", "prediction": "q", "held": True, "seconds": 1.0, "shown": [], "faults": []}
         return {
             "scenario": self.scenario.as_json(),
-            "phase": self.phase,
+            "phase": str(self.phase),
             "auto": self.auto,
             "step": {"number": 2, "count": 4, **texts},
             "results": [{**result, "checks": [{"claim": "it is so", "held": True, "instead": ""}]}],
@@ -299,5 +300,5 @@ def test_the_end_is_told_on_the_list(browser: tuple[TestClient, Switch]) -> None
     client, switch = browser
     session = running(client, switch)
     answer = post(client, "/lab/stop")
-    assert session.phase == "ended"
+    assert session.phase is Phase.ENDED
     assert "its cluster is gone" in client.get(answer.headers["location"]).text
