@@ -45,12 +45,14 @@ class Camera:
         *,
         viewport: dict[str, int] | None = None,
         scheme: str = "light",
-        full: bool = False,
+        at: str = "",
     ) -> None:
         page = self._open(viewport or WIDE, scheme)
         page.goto(path)
         page.wait_for_timeout(SETTLE_MS)
-        page.screenshot(path=self._folder / f"lab-{name}.png", full_page=full)
+        if at:
+            page.locator(at).evaluate("part => part.scrollIntoView()")
+        page.screenshot(path=self._folder / f"lab-{name}.png")
         page.context.close()
 
     def start(self, name: str) -> None:
@@ -97,7 +99,8 @@ def draw(camera: Camera) -> None:
     page.locator(".lab-story").evaluate("story => story.scrollTo(0, 0)")
     camera.take("play")
     page.locator(f"[data-broker='{dead}']").get_by_role("button", name="Start").click()
-    camera.take_elsewhere("phone", "/lab/run", viewport=NARROW, full=True)
+    camera.take_elsewhere("phone", "/lab/run", viewport=NARROW)
+    camera.take_elsewhere("phone-cluster", "/lab/run", viewport=NARROW, at="#lab-brokers")
     camera.start("consumer-groups")
     for _ in range(4):
         camera.step()
@@ -105,7 +108,7 @@ def draw(camera: Camera) -> None:
     camera.step()
     page.set_viewport_size({"width": 1280, "height": 1130})
     camera.take("consumer-groups")
-    camera.take_elsewhere("consumer-groups-phone-dark", "/lab/run", viewport=NARROW, scheme="dark", full=True)
+    camera.take_elsewhere("phone-dark", "/lab/run", viewport=NARROW, scheme="dark", at="#lab-lanes")
     page.set_viewport_size(WIDE)
     camera.start("transactions")
     for _ in range(3):

@@ -1,12 +1,15 @@
 """The lab's page without a browser: lanes, the timeline, routes; no cluster is started."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
+from tidelog.cli.main import tidelog
 from tidelog.lab import catalog
 from tidelog.lab.events import EventStream
 from tidelog.lab.page import pages
@@ -302,3 +305,21 @@ def test_the_end_is_told_on_the_list(browser: tuple[TestClient, Switch]) -> None
     answer = post(client, "/lab/stop")
     assert session.phase is Phase.ENDED
     assert "its cluster is gone" in client.get(answer.headers["location"]).text
+
+
+# The command line
+
+
+@pytest.mark.parametrize("arguments", [["acks", "min-insync", "--page"], ["acks", "--page", "--json"]])
+def test_a_page_shows_one_scenario_to_a_person(arguments: list[str]) -> None:
+    answer = CliRunner().invoke(tidelog, ["lab", "run", *arguments])
+    assert answer.exit_code != 0
+    assert "--page shows one scenario" in answer.output
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = CliRunner().invoke(tidelog, ["lab", "page", "--page-port", str(port)])
+    assert answer.exit_code != 0
+    assert f"cannot listen on port {port}" in answer.output

@@ -6,6 +6,7 @@ stays good when the cluster changes under it; streams end at a change, and brows
 """
 
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -103,5 +104,7 @@ class Switch:
 
 def serve(switch: Switch, listening: socket.socket, on_ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM, then end the scenario."""
+    # The console would tell the terminal of every broker that somebody broke on purpose.
+    logging.getLogger("tidelog.console").addHandler(logging.NullHandler())
     with contextlib.closing(switch):
         Server(switch, switch, on_ready).run(sockets=[listening])
