@@ -267,6 +267,30 @@ class TestPeersThatDoNotRead:
             other.produce(topic, 0, batch_of(b"x"))
             assert [read_fetched(greedy.receive()).correlation_id for _ in range(count)] == list(range(count))
 
+    def test_what_was_left_is_served_when_the_answers_left_at_once(
+        self, broker: BrokerThread, topic: str
+    ) -> None:
+        """The queue is full in the middle of a turn and empty at its end, and nothing new arrives."""
+        count = 60
+        with WireClient(broker.bootstrap) as client:
+            client.produce(topic, 0, batch_of(bytes(30_000)))
+            client.send(b"".join(fetch_frame(topic, 0, 0, correlation_id=n) for n in range(count)))
+            answers = [read_fetched(client.receive()) for _ in range(count)]
+        assert [answer.correlation_id for answer in answers] == list(range(count))
+        assert {len(answer.records) for answer in answers} == {len(batch_of(bytes(30_000)))}
+
+    def test_what_was_left_is_served_when_the_turn_itself_woke_who_waited(
+        self, broker: BrokerThread, topic: str
+    ) -> None:
+        count = 200
+        with WireClient(broker.bootstrap) as client:
+            client.send(
+                fetch_frame(topic, 0, 0, max_wait_ms=60_000, correlation_id=0)
+                + produce_frame(topic, 0, batch_of(b"x"), correlation_id=1)
+                + b"".join(frame(18, 0, n, b"", flexible=False) for n in range(2, count))
+            )
+            assert [correlation_id(client.receive()) for _ in range(count)] == list(range(count))
+
 
 def queued_bytes(broker: BrokerThread) -> int:
     """The most that waits in memory for one peer."""

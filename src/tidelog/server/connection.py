@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         if view is None:
             view = edge.shared_buffer
         try:
-            self._serve(view)
+            stopped_early = self._serve(view)
         except CloseConnection as refusal:
             self._end_turn()
             self.close(str(refusal))
@@ -184,6 +184,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif self._is_full:
             self._pause()
+        elif stopped_early:
+            # It was full, and has been emptied since.
+            edge.loop.call_soon(self._serve_rest)
         if self.context.throttle_ms:
             self._mute()
 
@@ -199,8 +202,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    def _serve(self, view: memoryview) -> None:
-        """Serve every whole frame in the buffer and keep the rest."""
+    def _serve(self, view: memoryview) -> bool:
+        """Serve the whole frames in the buffer and keep the rest; whether it stopped since it is full."""
         start, end = self._start, self._end
         dispatcher = self.edge.dispatcher
         context = self.context
@@ -209,8 +212,9 @@ class Connection(asyncio.BufferedProtocol):
         answers_bytes = 0 if output is None else output.queued_bytes
         frame_bytes_max = context.frame_bytes_max
         size = 0
+        stopped_early = False
         try:
-            while end - start >= 4:
+            while not stopped_early and end - start >= 4:
                 size = INT32.unpack_from(view, start)[0]
                 if size < FRAME_SIZE_MIN or size > frame_bytes_max:
                     raise CloseConnection(f"a frame of {size} bytes (limit {frame_bytes_max})")
@@ -235,24 +239,23 @@ class Connection(asyncio.BufferedProtocol):
                     if answers_bytes > QUEUED_ANSWER_BYTES_MAX:
                         self._send(b"".join(answers))
                         answers.clear()
-                        if self._is_full:
-                            break
+                        stopped_early = self._is_full
                         answers_bytes = 0 if output is None else output.queued_bytes
                 elif answer is not None:
                     if answers:
                         self._send(b"".join(answers))
                         answers.clear()
                     self._queue_answer(answer)
-                    if self._is_full:
-                        break
+                    stopped_early = self._is_full
                 if context.throttle_ms:
                     break  # the next frame is served when the peer has waited
         finally:
-            # Also when a later frame ends the connection: what was done is answered.
+            # Also when a later frame ends the connection: what was done is answered, and not done again.
+            self._start = start
             if answers:
                 self._send(answers[0] if len(answers) == 1 else b"".join(answers))
-        self._start = start
         self._keep_rest(view, size)
+        return stopped_early
 
     def _keep_rest(self, view: memoryview, frame_size: int) -> None:
         """Keep an incomplete frame in a private buffer, with room for the rest of it."""
@@ -383,9 +386,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_rest(self) -> None:
         """Serve the requests that had arrived before the pause, without anything new arriving."""
-        if not self._paused and self._end > self._start and self._transport is not None:
+        if (
+            self._paused
+            or self._end <= self._start
+            or self._transport is None
+            or self._transport.is_closing()
+        ):
+            return
+        served = False
+        try:
             # Not the business of a subclass, which has decrypted them.
             Connection.buffer_updated(self, 0)
+            served = True
+        finally:
+            if not served:
+                # The transport, which would see to that, did not call.
+                self.close()
 
     def _mute(self) -> None:
         """Read nothing from a client that is above a quota for as long as it is told to wait."""
