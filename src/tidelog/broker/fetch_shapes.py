@@ -13,6 +13,7 @@ import struct
 from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.partition import Partition
+from tidelog.broker.produce_shapes import SHAPE_BYTES_MAX
 from tidelog.protocol.fetch import (
     CONSUMER_REPLICA_ID,
     FIRST_FLEXIBLE,
@@ -130,10 +131,11 @@ class FetchShape:
         return [head, records, tail] if tail else [head, records]
 
 
-def has_shape(broker: "Broker", request: FetchRequest, version: int) -> bool:
+def has_shape(broker: "Broker", request: FetchRequest, version: int, frame_bytes: int) -> bool:
     """Whether a request that was answered with records is one whose like can go the short way."""
     return (
         version >= FIRST_VERSION
+        and frame_bytes <= SHAPE_BYTES_MAX
         and len(request.topics) == 1
         and len(request.topics[0][1]) == 1
         and request.replica_id == CONSUMER_REPLICA_ID

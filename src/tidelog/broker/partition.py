@@ -104,7 +104,7 @@ class Partition:
         self.walk_always = walk_always
         self.decompressed_bytes_max = decompressed_bytes_max
         self.waiters: dict[Waiter, None] = {}
-        #: who waits for the high watermark to pass an offset, in the order of their appends
+        #: who waits for the high watermark to pass an offset, in the order of the offsets
         self.commits: deque[tuple[int, Waiter]] = deque()
         #: whether it stands on the broker's list of partitions whose waiters are to be woken
         self.progressing = False
@@ -199,6 +199,14 @@ class Partition:
     def awaited(self) -> bool:
         """Whether somebody waits for this partition to move on."""
         return bool(self.waiters or self.commits)
+
+    def await_commit(self, end_offset: int, waiter: Waiter) -> None:
+        """Let somebody wait for the high watermark to pass an offset; a retry may wait for an earlier one."""
+        commits = self.commits
+        place = len(commits)
+        while place and commits[place - 1][0] > end_offset:
+            place -= 1
+        commits.insert(place, (end_offset, waiter))
 
     def take_committed(self) -> Waiter | None:
         """The next of those who waited for the watermark and need wait no more, or None."""

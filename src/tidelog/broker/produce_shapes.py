@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: shapes kept per connection; a producer has one per partition that it writes to alone
 SHAPES_MAX = 4096
+#: what a client may make a connection remember of one request
+SHAPE_BYTES_MAX = 2048
 #: where the correlation id ends and the remembered bytes begin
 SHAPE_START = 8
 #: the last bytes of a flexible request: no tags of the partition, the topic, the request
@@ -120,7 +122,7 @@ def remember(
         end = len(frame) - 3 - len(records) - length_size
     else:
         end = len(frame) - 4 - len(records)
-    if end <= SHAPE_START or records_of(frame, end, len(frame), version) is None:
+    if not SHAPE_START < end <= SHAPE_BYTES_MAX or records_of(frame, end, len(frame), version) is None:
         return
     shapes = context.produce_shapes
     if len(shapes) >= SHAPES_MAX:

@@ -93,6 +93,8 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
 def _context(tls: TlsSettings, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     versions = [_VERSIONS[name] for name in tls.protocols]
+    if not versions:
+        raise TlsUnusable("ssl.enabled.protocols names none")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_COMPRESSION
     try:

@@ -9,6 +9,7 @@ import pytest
 from in_memory_cluster import InMemoryCluster, Node, Produced
 
 from tidelog.broker import replica_fetcher
+from tidelog.broker.handlers.fetch import FetchWaiter
 from tidelog.broker.partition import Partition
 from tidelog.client.requests import decode_response, encode_request
 from tidelog.controller.commands import AlterReassignments, Reassignment
@@ -116,6 +117,17 @@ def test_the_short_way_times_out_and_refuses_as_the_long_way_does() -> None:
     cluster.run_until(lambda: late, timeout_ms=31_000)
     assert late.error is ErrorCode.REQUEST_TIMED_OUT
     assert cluster.replica(leader.node_id, "t").high_watermark == 1
+
+
+def test_a_retry_does_not_wait_for_what_came_behind_it() -> None:
+    cluster, leader = cluster_that_knows_the_request()
+    partition = cluster.replica(leader.node_id, "t")
+    waiters = [FetchWaiter.__new__(FetchWaiter) for _ in range(4)]
+    for end_offset, waiter in zip((5, 7, 3, 5), waiters, strict=True):
+        partition.await_commit(end_offset, waiter)
+    assert [offset for offset, _ in partition.commits] == [3, 5, 5, 7]
+    partition.high_watermark = 5
+    assert [partition.take_committed() for _ in range(4)] == [waiters[2], waiters[0], waiters[3], None]
 
 
 def test_who_waits_on_the_short_way_is_told_of_another_leader() -> None:

@@ -294,7 +294,7 @@ def handle(
         or not collected.found
         or broker.parking.full
     ):
-        if collected.sent and has_shape(broker, request, version):
+        if collected.sent and has_shape(broker, request, version, len(frame)):
             context.fetch_shape = FetchShape(broker, request, version, frame, position)
         return plan.encode(collected)
     offsets: dict[Partition, int] = {}

@@ -311,7 +311,7 @@ def handle_again(
         if partition.replicated(end_offset) is not ErrorCode.NONE:
             waiter = ReplicationWaiter(broker, shape, correlation_id, outcome, end_offset)
             broker.parking.park(waiter, (), broker.turn_ms + timeout_ms)
-            partition.commits.append((end_offset, waiter))
+            partition.await_commit(end_offset, waiter)
             return waiter
     return shape.answer(correlation_id, base_offset, log_append_time_ms)
 
@@ -502,7 +502,7 @@ def _park(
     waiter = ProduceWaiter(answer_of, targets)
     broker.parking.park(waiter, targets.flushes, deadline_ms)
     for partition, end_offset in targets.replications.items():
-        partition.commits.append((end_offset, waiter))
+        partition.await_commit(end_offset, waiter)
     for partition in targets.flushes:
         broker.flusher.request(partition)
     return waiter
