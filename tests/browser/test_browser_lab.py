@@ -138,6 +138,8 @@ def break_it(page: Any) -> None:
     expect(page.locator("#lab-timeline")).to_contain_text(f"Broker {led} is stopped cleanly")
     expect(page.locator("#lab-timeline")).to_contain_text(f"Broker {led} is started")
     expect(lane(page, "orders-0")).not_to_have_attribute("data-leader", str(led))
+    expect(broker(page, led)).to_contain_text("running")
+    expect(lane(page, "orders-0")).to_contain_text("ISR 1, 2, 3")
     expect(page.locator("#lab-message")).to_be_hidden()
 
 

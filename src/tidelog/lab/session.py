@@ -12,7 +12,8 @@ session.stop()
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -74,6 +75,10 @@ class LabSession:
         self._wish = threading.Condition()
         self._go = False
         self._stopping = False
+        #: nothing more is done to the cluster by people
+        self._closed = False
+        #: what people do something to now
+        self._busy: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"lab-{scenario.name}", daemon=True)
 
     def __repr__(self) -> str:
@@ -98,8 +103,10 @@ class LabSession:
             self._wish.notify_all()
 
     def stop(self) -> None:
-        """End it and its cluster; returns when they are gone."""
+        """End it and its cluster, after what people do to it now; returns when they are gone."""
         with self._wish:
+            self._closed = True
+            self._wish.wait_for(lambda: not self._busy, STOP_SECONDS_MAX)
             self._stopping = True
             self._wish.notify_all()
         if self._thread.ident is not None:
@@ -107,9 +114,27 @@ class LabSession:
 
     def fault(self, name: str, target: str) -> None:
         """What a fault button does; raises FaultNotPossible."""
-        if self.lab is None:
-            raise FaultNotPossible("the cluster is not there")
-        self.lab.faults.apply(name, target)
+        with self.busy_with(target) as lab:
+            lab.faults.apply(name, target)
+
+    @contextmanager
+    def busy_with(self, target: str) -> Iterator[Lab]:
+        """The lab, to do something to `target` that nobody else does now, and that `stop` waits for.
+
+        Raises FaultNotPossible where that cannot be.
+        """
+        with self._wish:
+            if self.lab is None or self._closed:
+                raise FaultNotPossible("the cluster is not there")
+            if target in self._busy:
+                raise FaultNotPossible("something is done to it already; it is not over yet")
+            self._busy.add(target)
+        try:
+            yield self.lab
+        finally:
+            with self._wish:
+                self._busy.discard(target)
+                self._wish.notify_all()
 
     def picture(self) -> dict[str, Any] | None:
         """The last look at the cluster."""

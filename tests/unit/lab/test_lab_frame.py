@@ -304,6 +304,45 @@ def test_a_session_waits_for_its_person(no_cluster: None, monkeypatch: pytest.Mo
     assert session.phase is Phase.ENDED and session.defect == ""
 
 
+def test_a_session_ends_after_what_people_do_to_it(no_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LabSession, "_watch", lambda self, lab: setattr(self, "lab", lab))
+    session = LabSession(a_scenario(holds))
+    with pytest.raises(FaultNotPossible, match="not there"), session.busy_with("1"):
+        pass
+    session.start()
+    wait_phase(session, Phase.PREDICTED, 0)
+    with session.busy_with("1"):
+        with pytest.raises(FaultNotPossible, match="already"), session.busy_with("1"):
+            pass
+        stopping = threading.Thread(target=session.stop)
+        stopping.start()
+        while True:  # until the stop is under way: it lets nobody else in
+            try:
+                with session.busy_with("2"):
+                    pass
+            except FaultNotPossible:
+                break
+        assert session.phase is Phase.PREDICTED
+    stopping.join(WAIT_SECONDS)
+    assert session.phase is Phase.ENDED and session.defect == ""
+
+
+def test_an_automatic_session_shows_each_page_for_a_while(
+    no_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LabSession, "_watch", lambda self, lab: setattr(self, "lab", lab))
+    held: list[str] = []
+    session = LabSession(
+        a_scenario(holds, holds), auto_seconds=0.01, on_result=lambda result: held.append(str(result.outcome))
+    )
+    session.start()
+    seen = wait_phase(session, Phase.PREDICTED, 0)
+    session.set_auto(True)
+    wait_phase(session, Phase.FINISHED, seen)
+    assert held == ["held"]
+    session.stop()
+
+
 def wait_phase(session: LabSession, phase: Phase, after: int) -> int:
     """Wait until the session says that it entered the phase; the number of that event."""
     while True:

@@ -137,33 +137,33 @@ class Stage:
 
     def send(self, topic: str) -> None:
         """Send some records with keys; raises FaultNotPossible."""
-        lab = self._playground()
-        if topic not in lab.topics:
-            raise FaultNotPossible(f"there is no topic {topic!r}")
-        first = self._played
-        self._played += PLAY_RECORDS
-        records = [(f"key {n % PLAY_KEYS}", f"yours {n}") for n in range(first, first + PLAY_RECORDS)]
-        lab.produce(topic, records, timeout_seconds=PLAY_SEND_SECONDS_MAX, message_timeout_ms=6_000)
+        with self._playground().busy_with(f"sending to {topic}") as lab:
+            if topic not in lab.topics:
+                raise FaultNotPossible(f"there is no topic {topic!r}")
+            first = self._played
+            self._played += PLAY_RECORDS
+            records = [(f"key {n % PLAY_KEYS}", f"yours {n}") for n in range(first, first + PLAY_RECORDS)]
+            lab.produce(topic, records, timeout_seconds=PLAY_SEND_SECONDS_MAX, message_timeout_ms=6_000)
 
     def add_consumer(self) -> None:
-        """Start a consumer of all topics; those that are added share one group."""
-        lab = self._playground()
-        if not lab.topics:
-            raise FaultNotPossible("there is no topic to read")
-        number = 1 + sum(name.startswith("you-") for name in lab.consumers)
-        lab.start_consumer(
-            f"you-{number}",
-            group="yours",
-            topics=list(lab.topics),
-            work_ms=PLAY_WORK_MS,
-            auto_offset_reset="earliest",
-        )
+        """Start a consumer of all topics; those that are added share one group. Raises FaultNotPossible."""
+        with self._playground().busy_with("adding a consumer") as lab:
+            if not lab.topics:
+                raise FaultNotPossible("there is no topic to read")
+            number = 1 + sum(name.startswith("you-") for name in lab.consumers)
+            lab.start_consumer(
+                f"you-{number}",
+                group="yours",
+                topics=list(lab.topics),
+                work_ms=PLAY_WORK_MS,
+                auto_offset_reset="earliest",
+            )
 
-    def _playground(self) -> Lab:
+    def _playground(self) -> LabSession:
         session = self.session
-        if session is None or session.lab is None or session.phase is not Phase.FINISHED:
+        if session is None or session.phase is not Phase.FINISHED:
             raise FaultNotPossible("the cluster is yours when the steps are over")
-        return session.lab
+        return session
 
     # In the thread of the session
 
