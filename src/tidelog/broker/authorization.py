@@ -14,6 +14,7 @@ second: who may nothing must not fill the disk either.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.acls import (
@@ -53,6 +54,18 @@ def inter_broker_principal(settings: "BrokerSettings") -> str | None:
     line = settings.for_listener(listener, "sasl.jaas.config", mechanism)
     name = parse_options(str(line or "")).get("username")
     return None if name is None else f"User:{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopics:
+    """The topics that somebody may know of by the newest ACLs; equal for the same principal and host."""
+
+    principal: str
+    host: str
+    _authorization: "Authorization" = field(compare=False, repr=False)
+
+    def __call__(self, name: str) -> bool:
+        return self._authorization.describes_topic(self.principal, self.host, name)
 
 
 class Authorization:
@@ -137,12 +150,13 @@ class Authorization:
         """Whether the peer may do this to at least one resource of a type."""
         return self._index.allows_any(context.principal, context.host, operation, kind)
 
-    def described_topics(self, context: "ConnectionContext") -> Callable[[str], bool]:
-        """Which topics the peer may know of, now and later; it asked for none by name, so denials are not
-        logged."""
-        principal, host = context.principal, context.host
-        kind, describe = ResourceType.TOPIC, AclOperation.DESCRIBE
-        return lambda name: self._index.allows(principal, host, describe, kind, name)
+    def described_topics(self, context: "ConnectionContext") -> "DescribedTopics":
+        """Which topics the peer may know of, now and later."""
+        return DescribedTopics(context.principal, context.host, self)
+
+    def describes_topic(self, principal: str, host: str, name: str) -> bool:
+        """Whether somebody may know of a topic; nobody asked for it by name, so denials are not logged."""
+        return self._index.allows(principal, host, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
     def operations(self, context: "ConnectionContext", kind: ResourceType, name: str) -> int:
         """What the peer may do to a resource, one bit for each operation."""

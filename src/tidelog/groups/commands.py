@@ -94,7 +94,8 @@ class ConsumerHeartbeat:
     new_member_id: str = ""
     """For a member that comes without an id, which only version 0 allows."""
     may_describe: Callable[[str], bool] | None = None
-    """Which topics the member may know of, where that is limited: an expression matches no others."""
+    """Which topics the member may know of, where that is limited: an expression matches no others. Equal to
+    that of another heartbeat if both come from the same principal and host."""
 
     @property
     def is_full(self) -> bool:

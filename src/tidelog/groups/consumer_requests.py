@@ -63,6 +63,7 @@ class ConsumerRequests:
         "_durable",
         "_groups",
         "_image",
+        "_is_limited",
         "_migration",
         "_outbox",
         "_rebalances",
@@ -89,7 +90,10 @@ class ConsumerRequests:
         self._resolved: dict[str, tuple[str, ...]] = {}
         self._rights: dict[tuple[str, str], Callable[[str], bool]] = {}
         """Which topics members may know of, by group and member, as of their last heartbeats; an expression
-        of several members matches what all of them may. Not durable: members are heard of soon."""
+        of several members matches what all of them may. Not durable: members are heard of soon, and until
+        then their expressions match nothing that they did not match before."""
+        self._is_limited: bool | None = None
+        """Are there limits to what members may know of? The first heartbeat tells, and all others agree."""
         self.rejoining: dict[tuple[str, str], None] = {}
         """Classic members that have been told to rejoin; the first telling starts the clock."""
 
@@ -110,6 +114,9 @@ class ConsumerRequests:
     # ------------------------------------------------------------ the heartbeat
 
     def heartbeat(self, command: ConsumerHeartbeat, now_ms: int) -> None:
+        if self._is_limited is not (command.may_describe is not None):
+            self._is_limited = command.may_describe is not None
+            self._checked.clear()
         refused = self._request_fault(command)
         if refused is None and command.member_epoch < JOINING_EPOCH:
             refused = self._leave(command, now_ms)
@@ -176,7 +183,7 @@ class ConsumerRequests:
             or group.epoch != group.assignment_epoch
             or not group.is_reconciled(command.member_id)
             or self._checked.get(command.group_id) is not self._image
-            or (command.may_describe is not None and (group.group_id, command.member_id) not in self._rights)
+            or self._rights.get((group.group_id, command.member_id)) != command.may_describe
             or command.instance_id not in (None, member.instance_id)
             or _updated(member, command) != member
         ):
@@ -304,14 +311,15 @@ class ConsumerRequests:
     # ------------------------------------------------------------ what a member changes
 
     def _note_rights(self, command: ConsumerHeartbeat, member_id: str) -> None:
+        """What counts is who sends the heartbeat, not who joined: a member id can come from elsewhere."""
         member = (command.group_id, member_id)
+        if self._rights.get(member) != command.may_describe:
+            # It may know of less, or of more, than the expressions of the group were taken for.
+            self._checked.pop(command.group_id, None)
         if command.may_describe is None:
             self._rights.pop(member, None)
-            return
-        if member not in self._rights:
-            # It may know of less than the expressions of the group were taken for.
-            self._checked.pop(command.group_id, None)
-        self._rights[member] = command.may_describe
+        else:
+            self._rights[member] = command.may_describe
 
     def update_member(self, draft: Draft, member_id: str, updated: MemberMetadata, now_ms: int) -> None:
         """Write the member, and with it a new epoch and target where subscriptions or topics changed."""
@@ -344,11 +352,19 @@ class ConsumerRequests:
             self._outbox.event("consumer group has a new epoch", fields, cause)
 
     def _resolve_for(self, group: ConsumerGroup, expression: str) -> tuple[str, ...]:
-        """The topics of an expression that every member who has it may know of."""
+        """The topics of an expression that every member who has it may know of.
+
+        After a failover, members are heard of one by one. Who was not heard of yet may know of what was
+        written down with its rights: to match more, or less, would move partitions back and forth.
+        """
         names = self._resolve(expression)
-        for member_id, member in group.members.items() if self._rights else ():
-            may_describe = self._rights.get((group.group_id, member_id))
-            if may_describe is not None and member.subscribed_topic_regex == expression:
+        if self._is_limited is False:
+            return names
+        stored = group.regexes.get(expression)
+        topics_before = frozenset(() if stored is None else stored.topics)
+        for member_id, member in group.members.items():
+            if member.subscribed_topic_regex == expression:
+                may_describe = self._rights.get((group.group_id, member_id), topics_before.__contains__)
                 names = tuple(filter(may_describe, names))
         return names
 

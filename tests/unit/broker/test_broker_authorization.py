@@ -587,3 +587,40 @@ def test_an_expression_matches_what_its_member_may_describe() -> None:
     beat["member_epoch"] = more.member_epoch
     less = node.call("ConsumerGroupHeartbeat", 1, beat)
     assert [topic.topic_id for topic in less.assignment.topic_partitions] == [ids["open"]]
+
+
+@pytest.mark.parametrize(("user", "host"), [("bob", "127.0.0.1"), ("alice", "10.0.0.1")])
+def test_a_member_that_comes_from_elsewhere_may_know_less(user: str, host: str) -> None:
+    node = GuardedNode(auto_create_topics_enable="false")
+    node.be("root")
+    node.call("FindCoordinator", 3, {"key": "team", "key_type": 0})
+    for name in ("alice", "bob"):
+        node.allow(name, AclOperation.READ, GROUP, "team")
+        node.allow(name, AclOperation.READ, TOPIC, "open")
+    node.allow("alice", AclOperation.READ, TOPIC, "secret", host="127.0.0.1")
+    ids = {name: node.broker.image.topics[name].topic_id for name in ("open", "secret")}
+    node.be("alice")
+    fields = {**requests_of("ConsumerGroupHeartbeat", "team", None), "subscribed_topic_names": None}
+    first = node.call("ConsumerGroupHeartbeat", 1, {**fields, "subscribed_topic_regex": ".*"})
+    assert {topic.topic_id for topic in first.assignment.topic_partitions} == set(ids.values())
+    beat = {**fields, "member_epoch": first.member_epoch, "rebalance_timeout": -1, "topic_partitions": None}
+    assert node.call("ConsumerGroupHeartbeat", 1, beat).assignment is None
+    node.be(user, host)
+    less = node.call("ConsumerGroupHeartbeat", 1, beat)
+    assert [topic.topic_id for topic in less.assignment.topic_partitions] == [ids["open"]]
+
+
+def test_described_topics_are_equal_by_principal_and_host() -> None:
+    node = GuardedNode()
+    authorization = node.broker.authorization
+    assert authorization is not None
+    described = []
+    for user, host in (("alice", "a"), ("alice", "a"), ("alice", "b"), ("bob", "a")):
+        node.be(user, host)
+        described.append(authorization.described_topics(node.context))
+    assert described[0] == described[1]
+    assert len(set(described)) == 3
+    assert not described[0]("open")
+    node.allow("alice", AclOperation.DESCRIBE, TOPIC, "open", host="a")
+    assert described[0]("open"), "by the newest ACLs"
+    assert not described[2]("open")

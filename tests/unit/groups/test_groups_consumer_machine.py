@@ -1,6 +1,7 @@
 """Consumer groups (KIP-848) by hand: one heartbeat after another, against a log in memory."""
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -81,10 +82,10 @@ class ConsumerDesk(Desk):
             name: sorted(i for _, i in self.group.current_of(name).assigned) for name in self.group.members
         }
 
-    def reload(self) -> None:
+    def reload(self, observed: ClusterImage | None = None) -> None:
         """Another coordinator takes over with what is in the log."""
         self.machine = GroupMachine(0, SETTINGS)
-        self.machine.observe(image(t=4))
+        self.machine.observe(observed or image(t=4))
         self.timers.clear()
         for offset, (key, value) in enumerate(self.log):
             self.machine.apply(key, value, offset)
@@ -494,18 +495,33 @@ def test_those_who_wait_in_a_classic_group_are_told_of_the_upgrade(desk: Consume
 # ---------------------------------------------------------------- expressions and rights
 
 
+@dataclass(frozen=True)
+class Rights:
+    """What a principal may describe, equal by who it is, as a broker with an authorizer says it."""
+
+    principal: str
+    host: str = "/h"
+    names: set[str] = field(default_factory=set, compare=False)
+
+    def __call__(self, name: str) -> bool:
+        return name in self.names
+
+
+def rights(*names: str, principal: str = "User:one", host: str = "/h") -> Rights:
+    return Rights(principal, host, set(names))
+
+
 def matched(desk: ConsumerDesk, member_id: str) -> set[UUID]:
     """The topics that a member is to read."""
     return {topic_id for topic_id, _ in desk.group.target_of(member_id)}
 
 
 def enter_by_expression(desk: ConsumerDesk, member_id: str, *names: str, expression: str = ".*") -> Any:
-    may_describe = set(names).__contains__
     return desk.enter(
         member_id,
         subscribed_topic_names=None,
         subscribed_topic_regex=expression,
-        may_describe=may_describe,
+        may_describe=rights(*names),
     )
 
 
@@ -522,22 +538,22 @@ def test_an_expression_of_two_members_matches_what_both_may_describe(desk: Consu
     assert matched(desk, "a") == {T, U}
     enter_by_expression(desk, "b", "t")
     assert matched(desk, "a") | matched(desk, "b") == {T}
-    desk.beat("b", -1)
-    desk.beat("a", desk.group.current_of("a").epoch, may_describe={"t", "u"}.__contains__)
+    desk.beat("b", -1, may_describe=rights("t"))
+    desk.beat("a", desk.group.current_of("a").epoch, may_describe=rights("t", "u"))
     assert matched(desk, "a") == {T, U}, "whoever is gone limits nobody"
 
 
 def test_a_right_that_is_taken_away_counts_with_the_next_image(desk: ConsumerDesk) -> None:
     desk.machine.observe(image(2, t=2, u=2))
-    allowed = {"t", "u"}
+    allowed = rights("t", "u")
     fields = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
-    desk.enter("a", may_describe=allowed.__contains__, **fields)
-    desk.enter("b", subscribed_topic_names=("u",), may_describe=allowed.__contains__)
+    desk.enter("a", may_describe=allowed, **fields)
+    desk.enter("b", subscribed_topic_names=("u",), may_describe=allowed)
     assert matched(desk, "a") | matched(desk, "b") == {T, U}
-    allowed.remove("u")
+    allowed.names.remove("u")
     desk.machine.observe(image(3, t=2, u=2))
     current = desk.group.current_of("a")
-    desk.beat("a", current.epoch, may_describe=allowed.__contains__)
+    desk.beat("a", current.epoch, may_describe=allowed)
     assert matched(desk, "a") == {T}, "though another member reads it by its name"
 
 
@@ -545,17 +561,125 @@ def test_another_coordinator_learns_of_rights_with_the_first_heartbeat(desk: Con
     desk.machine.observe(image(2, t=2, u=2))
     enter_by_expression(desk, "a", "t", "u")
     epoch = desk.group.current_of("a").epoch
-    desk.reload()
-    desk.machine.observe(image(2, t=2, u=2))
-    desk.beat("a", epoch, may_describe={"t"}.__contains__)
+    desk.reload(image(2, t=2, u=2))
+    desk.beat("a", epoch, may_describe=rights("t"))
     assert matched(desk, "a") == {T}
+
+
+MAY_DESCRIBE = {"a": rights("t", "u"), "b": rights("t", principal="User:two")}
+
+
+def say_alive(desk: ConsumerDesk, member_id: str, owned: Any = None, **changes: Any) -> Any:
+    """A heartbeat of a member with its rights, in the epoch it is in."""
+    epoch = desk.group.current_of(member_id).epoch
+    return desk.beat(member_id, epoch, owned, **{"may_describe": MAY_DESCRIBE[member_id], **changes})
+
+
+def settled_by_expression(desk: ConsumerDesk, **expressions: str) -> None:
+    """Members with an expression each, of which b may describe nothing but t, share all they may read."""
+    desk.machine.observe(image(2, t=2, u=2))
+    for member_id, expression in expressions.items():
+        fields = {"subscribed_topic_names": None, "subscribed_topic_regex": expression}
+        desk.enter(member_id, may_describe=MAY_DESCRIBE[member_id], **fields)
+    for _ in range(6):
+        for member_id in expressions:
+            owned = desk.group.current_of(member_id).assigned
+            say_alive(desk, member_id, [index for topic, index in owned if topic == T])
+    assert str(desk.group.state) == "Stable"
+    assert desk.group.regexes[expressions["b"]].topics == ("t",)
+
+
+@pytest.mark.parametrize("expressions", [{"a": ".*", "b": ".*"}, {"a": ".*", "b": "[tu]"}])
+@pytest.mark.parametrize("first_heard_of", ["ab", "ba"])
+def test_another_coordinator_moves_nothing_before_it_has_heard_of_all(
+    desk: ConsumerDesk, expressions: dict[str, str], first_heard_of: str
+) -> None:
+    settled_by_expression(desk, **expressions)
+    written = list(desk.log)
+    desk.reload(image(2, t=2, u=2))
+    for member_id in first_heard_of:
+        assert say_alive(desk, member_id)["error_code"] is ErrorCode.NONE
+    assert desk.log == written
+
+
+def test_what_a_member_not_yet_heard_of_may_know_only_shrinks(desk: ConsumerDesk) -> None:
+    settled_by_expression(desk, a=".*", b="[tu]")
+    desk.reload(image(3, u=2))
+    say_alive(desk, "a")
+    assert desk.group.regexes["[tu]"].topics == (), "t is gone, and u was not for b"
+    desk.machine.observe(image(4, t=2, u=2))
+    say_alive(desk, "a")
+    assert desk.group.regexes[".*"].topics == ("t", "u")
+    assert desk.group.regexes["[tu]"].topics == ()
+    say_alive(desk, "b")
+    assert desk.group.regexes["[tu]"].topics == ("t",), "it was heard of"
+
+
+def test_a_leave_before_another_heartbeat_tells_nobody_more(desk: ConsumerDesk) -> None:
+    settled_by_expression(desk, a=".*", b="[tu]")
+    desk.reload(image(2, t=2, u=2))
+    desk.beat("a", -1, may_describe=MAY_DESCRIBE["a"])
+    assert list(desk.group.members) == ["b"]
+    assert desk.group.regexes["[tu]"].topics == ("t",)
+
+
+def classic_member_comes_and_leaves_another_coordinator(desk: ConsumerDesk, observed: ClusterImage) -> None:
+    """The subscriptions are looked at although that coordinator has heard of no consumer yet."""
+    member_id = desk.answers[desk.classic_join()]["member_id"]
+    assert member_id in desk.group.members
+    desk.reload(observed)
+    desk.answer(LeaveGroup, "g", (LeavingMember(member_id),))
+    assert member_id not in desk.group.members
+
+
+def test_what_happens_before_any_heartbeat_tells_nobody_more(desk: ConsumerDesk) -> None:
+    settled_by_expression(desk, a=".*", b="[tu]")
+    classic_member_comes_and_leaves_another_coordinator(desk, image(2, t=2, u=2))
+    assert desk.group.regexes["[tu]"].topics == ("t",)
+
+
+def test_without_limits_the_first_heartbeat_brings_new_topics(desk: ConsumerDesk) -> None:
+    fields = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
+    for member_id in "ab":
+        desk.enter(member_id, **fields)
+    classic_member_comes_and_leaves_another_coordinator(desk, image(2, t=4, u=2))
+    assert desk.group.regexes[".*"].topics == ("t",), "whether there are limits is not known yet"
+    desk.beat("a", desk.group.current_of("a").epoch)
+    assert desk.group.regexes[".*"].topics == ("t", "u"), "though b was not heard of"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"principal": "User:two"}, {"host": "/elsewhere"}, {"principal": "User:two", "host": "/x"}]
+)
+def test_a_member_id_that_comes_from_elsewhere_has_the_rights_of_there(
+    desk: ConsumerDesk, changes: dict[str, str]
+) -> None:
+    desk.machine.observe(image(2, t=2, u=2))
+    enter_by_expression(desk, "a", "t", "u")
+    desk.enter("b", may_describe=rights("t"))
+    host = changes.get("host", "/h")
+    say_alive(desk, "a", may_describe=rights("t", **changes), client_host=host)
+    assert desk.group.regexes[".*"].topics == ("t",)
+    assert U not in {topic for topic, _ in desk.group.target_of("a")}
+    say_alive(desk, "a", may_describe=rights("t", "u"))
+    assert desk.group.regexes[".*"].topics == ("t", "u"), "and back"
+
+
+def test_a_heartbeat_from_the_same_principal_and_host_checks_nothing_again(desk: ConsumerDesk) -> None:
+    desk.machine.observe(image(2, t=2, u=2))
+    enter_by_expression(desk, "a", "t")
+    assert say_alive(desk, "a", may_describe=rights("t"))["error_code"] is ErrorCode.NONE
+    written = list(desk.log)
+    again = say_alive(desk, "a", may_describe=rights("t", "u"))
+    assert told(again) == (desk.group.epoch, None), "ACLs change with an image, not in between"
+    assert desk.log == written
 
 
 def test_rights_of_strangers_and_of_the_dead_are_not_kept(desk: ConsumerDesk) -> None:
     for number in range(50):
-        desk.beat(f"nobody-{number}", 7, may_describe={"t"}.__contains__)
+        desk.beat(f"nobody-{number}", 7, may_describe=rights("t"))
     enter_by_expression(desk, "a", "t")
-    rights = desk.machine._consumers._rights
-    assert list(rights) == [("g", "a")]
+    kept = desk.machine._consumers._rights
+    assert list(kept) == [("g", "a")]
     desk.pass_time(SETTINGS.consumer_session_timeout_ms + 1)
-    assert not rights
+    assert not kept
