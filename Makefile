@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test test-failed check format bench bench-short bench-cluster bench-tls audit attacks crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-tls audit attacks crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
@@ -39,9 +39,6 @@ test: $(STAMP) ## The test suite: house rules, units, storage under power cuts, 
 	@tests/conformance/setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	@$(BIN)/pytest -q -n 2 --dist loadgroup tests
-
-test-failed: $(STAMP) ## Only the tests that failed in the last run, one at a time
-	@$(BIN)/pytest -q -n0 --lf --lfnf=none tests
 
 check: $(STAMP) ## Lint, format check, types, house rules (quick)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

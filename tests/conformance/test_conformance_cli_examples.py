@@ -38,6 +38,9 @@ from example_worlds import (
 
 from tidelog.cli.main import tidelog
 
+# One worker for all: a section's examples stand on those before them.
+pytestmark = pytest.mark.xdist_group("cli-examples")
+
 WITH_JAVA = bool(os.environ.get("TIDELOG_SPARK_TESTS"))
 EXAMPLES = examples()
 

@@ -19,6 +19,9 @@ from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.testing.cluster import RunningCluster
 
+# One worker for all: they share a cluster, which the last of them harms.
+pytestmark = pytest.mark.xdist_group("doctor")
+
 COMMAND_SECONDS_MAX = 60
 DEADLINE_SECONDS = 20
 PRODUCE, PRODUCE_VERSION, INIT_PRODUCER_ID = 0, 8, 22

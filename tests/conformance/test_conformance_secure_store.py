@@ -18,7 +18,8 @@ from tidelog.server.zookeeper_process import ZookeeperError, ZookeeperServers, f
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.ports import ReservedPort
 
-pytestmark = pytest.mark.xdist_group("zookeeper-ensemble")
+# One worker for all: the strangers look at what the broker has left.
+pytestmark = pytest.mark.xdist_group("secure-store")
 
 PASSWORD = "of the brokers alone"
 JAAS = (
