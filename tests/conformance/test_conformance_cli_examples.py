@@ -111,7 +111,12 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog cluster brokers": CLUSTER,
     "tidelog cluster decommission": CLUSTER,
     "tidelog cluster elect": {"--unclean": Way("several brokers", keys="y\n"), "": CLUSTER},
-    "tidelog cluster move": CLUSTER,
+    "tidelog cluster move": {
+        "--leader": Way(
+            "several brokers", prepared_by("tidelog cluster move orders 0 --replicas 2,3,4 --execute")
+        ),
+        "": CLUSTER,
+    },
     "tidelog cluster reassign": {
         "--plan": Way("several brokers", with_plan),
         "": Way("several brokers", with_two_replicas),
