@@ -64,9 +64,7 @@ COUNTING_LINES = {
         r"        if self\.edge\.requests\.short_count >= SHORT_COUNT_TIMED:\n"
         r"            self\.edge\.requests\.end_turn\(\)\n",
     ),
-    Dispatcher.handle_again: (
-        r"        if answer is not None:\n            self\._requests\.short_count \+= 1\n",
-    ),
+    Dispatcher.handle_again: (r"        self\._requests\.short_count \+= 1\n",),
     Dispatcher.handle_run: (
         r"        if run is not None:\n            self\._requests\.short_count \+= len\(run\[0\]\)\n",
     ),
