@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from pipeline_process import RUN_SECONDS_MAX, kill, rows_reported, run_to_end, run_with_kills, start
 from test_spark_ready_records import read_back
 
-from tidelog.pipelines import dead_letter_headers as names
-from tidelog.pipelines.dead_letter_headers import read_headers
+from tidelog.client import dead_letter_headers as names
+from tidelog.client.dead_letter_headers import read_headers
 from tidelog.pipelines.definition import read_definition
 from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.planning import start as start_plan

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli.connection import Connection
 from tidelog.cli.errors import CommandError, explained, from_kafka_error
-from tidelog.pipelines import dead_letter_headers as names
-from tidelog.pipelines.dead_letter_headers import Failure, Headers, read_headers
+from tidelog.client import dead_letter_headers as names
+from tidelog.client.dead_letter_headers import Failure, Headers, read_headers
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

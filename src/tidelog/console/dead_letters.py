@@ -1,23 +1,13 @@
-"""Dead letters, as pipelines and Kafka Connect leave them: what their headers say, and what is sent back.
+"""Dead letters as the console shows them and sends them back (their headers: `client.dead_letter_headers`).
 
-A dead letter keeps key and value of the record that failed; headers name the topic it came from and why it
-failed: `tidelog.dlq.*` are ours, `__connect.errors.*` are Connect's. Sent back, it is the record as it was,
-without those headers, and with one more attempt in `tidelog.dlq.attempts`.
+Sent back, a letter is the record as it was, without the headers that tell of the failure, and with one more
+attempt in `tidelog.dlq.attempts`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tidelog.client.dead_letter_headers import ATTEMPTS, read_headers
 from tidelog.console.record_view import RecordView
-
-OWN_PREFIX = "tidelog.dlq."
-CONNECT_PREFIX = "__connect.errors."
-ATTEMPTS = OWN_PREFIX + "attempts"
-_TOPIC = (OWN_PREFIX + "topic", CONNECT_PREFIX + "topic")
-_REASON = (OWN_PREFIX + "reason", CONNECT_PREFIX + "exception.message")
-_SOURCE = (OWN_PREFIX + "pipeline", CONNECT_PREFIX + "connector.name")
-_PARTITION = (OWN_PREFIX + "partition", CONNECT_PREFIX + "partition")
-_OFFSET = (OWN_PREFIX + "offset", CONNECT_PREFIX + "offset")
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -35,30 +25,22 @@ class DeadLetter:
 
     def headers_again(self) -> Headers:
         """The headers of the record that is sent back."""
-        kept: Headers = [
-            (name, value)
-            for name, value in self.record.headers
-            if not name.startswith((OWN_PREFIX, CONNECT_PREFIX))
-        ]
+        kept = read_headers(self.record.headers).headers
         return [*kept, (ATTEMPTS, str(self.attempts + 1).encode())]
 
 
 def dead_letter(record: RecordView) -> DeadLetter | None:
     """What a record says about its failure; None where it is no dead letter."""
-    said = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
-    target = _first(said, _TOPIC)
-    if not target:
+    failure = read_headers(record.headers)
+    if not failure.topic:
         return None
-    attempts = said.get(ATTEMPTS, "0")
+    partition = "?" if failure.partition is None else failure.partition
+    offset = "?" if failure.offset is None else failure.offset
     return DeadLetter(
         record,
-        target,
-        _first(said, _REASON),
-        _first(said, _SOURCE),
-        f"{target}-{_first(said, _PARTITION) or '?'} @ {_first(said, _OFFSET) or '?'}",
-        int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else 0,
+        failure.topic,
+        failure.reason or "",
+        failure.pipeline or "",
+        f"{failure.topic}-{partition} @ {offset}",
+        failure.attempts,
     )
-
-
-def _first(said: dict[str, str], names: Iterable[str]) -> str:
-    return next((said[name] for name in names if name in said), "")

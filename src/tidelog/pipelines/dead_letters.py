@@ -8,7 +8,7 @@ the record is from, and the stack. Works in streaming and in batch frames.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidelog.pipelines import dead_letter_headers as names
+from tidelog.client import dead_letter_headers as names
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import batch_application, start_to_topic, write_to_topic
 from tidelog.pipelines.work import DEAD_LETTERS, Work

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tidelog.cli.connection import Connection
 from tidelog.cli.dead_letter_topic import DeadLetterTopic
 from tidelog.cli.main import tidelog
-from tidelog.pipelines import dead_letter_headers as names
+from tidelog.client import dead_letter_headers as names
 from tidelog.testing.broker import RunningBroker
 
 

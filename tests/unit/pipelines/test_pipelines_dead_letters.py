@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from tidelog.client import dead_letter_headers as names
+from tidelog.client.dead_letter_headers import read_headers
 from tidelog.model.identifiers import TopicPartition
-from tidelog.pipelines import dead_letter_headers as names
-from tidelog.pipelines.dead_letter_headers import read_headers
 from tidelog.pipelines.poison import POISON_MAX, Place, TooMuchPoison, condition, halve
 from tidelog.pipelines.ready.replay import chunk_size, cut, parse_time_ms
 from tidelog.pipelines.record_functions import run_function

@@ -4,6 +4,7 @@ A dead letter keeps the key and the value of the record that failed. The names a
 Connect writes are read too, so the tools work on its dead-letter topics.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ _CONNECT = {
 }
 
 Headers = tuple[tuple[str, bytes | None], ...]
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,11 @@ def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> Failure:
         _number(own.get(PARTITION)),
         _number(own.get(OFFSET)),
         _number(own.get(TIMESTAMP)),
-        _number(own.get(ATTEMPTS)) or 0,
+        max(0, _number(own.get(ATTEMPTS)) or 0),
         tuple(kept),
     )
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() else None
+    """A number of at most 19 digits, for anybody may have written the header."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
