@@ -22,6 +22,7 @@ from tidelog.pipelines.work import Progress
 
 STARTING, RUNNING, ENDED, STOPPED, FAILED, DIED = "starting", "running", "ended", "stopped", "failed", "died"
 _POLL_SECONDS = 0.2
+_ASKING_SECONDS_MAX = 0.5
 
 
 class AlreadyRunning(ClientFault):
@@ -54,6 +55,14 @@ class Status:
         return cls(**content)
 
 
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class Place:
     """The files of one pipeline."""
 
@@ -66,11 +75,13 @@ class Place:
         """Be the one who runs it; raises AlreadyRunning."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise AlreadyRunning(f"pipeline {self.name} is running already") from None
+        # Whoever asks whether it runs holds the lock for a moment too: once is not enough to tell.
+        deadline = time.monotonic() + _ASKING_SECONDS_MAX
+        while not _locked(lock):
+            if time.monotonic() > deadline:
+                os.close(lock)
+                raise AlreadyRunning(f"pipeline {self.name} is running already")
+            time.sleep(_ASKING_SECONDS_MAX / 10)
         self._lock = lock
         (self.folder / "stop").unlink(missing_ok=True)
         return self
