@@ -53,11 +53,20 @@ def start_to_topic(
 
     Without `topic` the column of that name says where each row goes.
     """
-    chosen = {**run.kafka, **(options or {}), "checkpointLocation": run.checkpoint_of(query)}
-    if topic is not None:
-        chosen["topic"] = topic
-    writer = frame.writeStream.format("tidelog").queryName(f"{run.name}-{query}").outputMode(output_mode)
-    return StreamingWork(query, run.trigger.on(writer.options(**chosen)).start())
+    writer = frame.writeStream.queryName(f"{run.name}-{query}").outputMode(output_mode)
+    writer = writer.option("checkpointLocation", run.checkpoint_of(query))
+    if output_mode == "append":
+        chosen = {**run.kafka, **(options or {})}
+        if topic is not None:
+            chosen["topic"] = topic
+        writer = writer.format("tidelog").options(**chosen)
+    else:
+        # Spark lets sinks written in Python append only: what changed goes batch by batch, each once.
+        def write_batch(batch: Any, batch_id: int) -> None:
+            write_to_topic(batch, run, batch_application(batch, run, query), batch_id, topic, options)
+
+        writer = writer.foreachBatch(write_batch)
+    return StreamingWork(query, run.trigger.on(writer).start())
 
 
 def write_to_topic(

@@ -19,8 +19,8 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.ready.json_rows import as_records, json_rows
 from tidelog.pipelines.run_settings import RunSettings
-from tidelog.pipelines.topic_frames import batch_application, start_to_topic, stream_topic, write_to_topic
-from tidelog.pipelines.work import StreamingWork, Work
+from tidelog.pipelines.topic_frames import start_to_topic, stream_topic
+from tidelog.pipelines.work import Work
 
 
 class Aggregate:
@@ -77,25 +77,10 @@ class Aggregate:
         timed = rows.frame.withWatermark(options["event_time"], options["watermark"])
         timed.createOrReplaceTempView(options["table"])
         records = as_records(spark.sql(options["sql"]), options["key"])
-        if options["output"] == "update":
-            return [_start_updates(records, run, options), *rows.dead]
-        return [start_to_topic(records, run, "aggregate", options["to"], options["sink"]), *rows.dead]
-
-
-def _start_updates(records: Any, run: RunSettings, options: Options) -> Work:
-    """Spark lets sinks written in Python append only, so changed windows go batch by batch, each once."""
-
-    def batch(frame: Any, batch_id: int) -> None:
-        application = batch_application(frame, run, "aggregate")
-        write_to_topic(frame, run, application, batch_id, options["to"], options["sink"])
-
-    writer = (
-        records.writeStream.queryName(f"{run.name}-aggregate")
-        .outputMode("update")
-        .option("checkpointLocation", run.checkpoint_of("aggregate"))
-        .foreachBatch(batch)
-    )
-    return StreamingWork("aggregate", run.trigger.on(writer).start())
+        written = start_to_topic(
+            records, run, "aggregate", options["to"], options["sink"], output_mode=options["output"]
+        )
+        return [written, *rows.dead]
 
 
 pipeline = Aggregate()
