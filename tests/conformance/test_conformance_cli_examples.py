@@ -9,6 +9,7 @@ Examples that need Java run with TIDELOG_SPARK_TESTS=1; otherwise the last test 
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ FOLLOW = Way("one broker", ready=r"value-\d+")
 JAVA = Way("nowhere", ready="ready at", java=True)
 LAB_PAGE = Way("nowhere", ready=r"http://\S+")
 LAB_ENDED = Way("nowhere", stdin="q\n")
+#: ready when the cluster of the first scenario is being started
+LAB_INTERRUPTED = Way("nowhere", ready="starting the cluster", codes=(128 + signal.SIGINT,))
 
 #: section of the page: how its examples are run; where they differ, a part of the command decides
 WAYS: dict[str, Way | dict[str, Way]] = {
@@ -162,12 +165,12 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog dlq show": Way("one broker", with_many_dead_letters),
     "tidelog dlq redrive": Way("one broker", with_dead_letters),
     "tidelog log dump": Way("one broker", with_log),
-    "tidelog lab all": Way("nowhere", ready=r"\S", codes=(0, 1, 130)),
+    "tidelog lab all": LAB_INTERRUPTED,
     "tidelog lab list": NOWHERE,
     "tidelog lab page": LAB_PAGE,
     "tidelog lab run": {
         "--page": LAB_PAGE,
-        "--auto": Way("nowhere", ready=r"\S", codes=(0, 1, 130)),
+        "--auto": LAB_INTERRUPTED,
         "": LAB_ENDED,
     },
     "tidelog lab tour": {"--page": LAB_PAGE, "": LAB_ENDED},

@@ -1,8 +1,12 @@
 """`tidelog lab`: scenarios on a real local cluster, told in the terminal or drawn in a browser."""
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -86,7 +90,7 @@ def list_scenarios(as_json: bool) -> None:
 @page_port_option
 @json_option
 def run(names: tuple[str, ...], auto: bool, on_page: bool, page_port: int, as_json: bool) -> None:
-    """Run scenarios; the exit code is 1 if a check did not hold.
+    """Run scenarios; the exit code is 1 if a check did not hold, 130 after Ctrl-C.
 
     \b
     Examples:
@@ -258,7 +262,8 @@ def _run_all(scenarios: "list[Scenario]", *, auto: bool, as_json: bool) -> "list
     results = []
     for scenario in scenarios:
         try:
-            results.append(run_scenario(scenario, narrator))
+            with _cleared_away_when_interrupted():
+                results.append(run_scenario(scenario, narrator))
         except BrokerNotStarted as fault:
             raise CommandError(
                 f"the cluster of {scenario.name} did not start: {fault}", "see above"
@@ -266,6 +271,39 @@ def _run_all(scenarios: "list[Scenario]", *, auto: bool, as_json: bool) -> "list
         if results[-1].outcome is Outcome.STOPPED:
             break
     return results
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A signal asks the scenario to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number))
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def _cleared_away_when_interrupted() -> Iterator[None]:
+    """Ctrl-C or SIGTERM ends what runs inside, with the exit code that shells expect of that signal.
+
+    Those that follow the first are not heard: they would end the clearing away of brokers and files.
+    """
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for ending in before:
+            signal.signal(ending, signal.SIG_IGN)
+        raise _Interrupted(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, interrupt)
+        yield
+    except _Interrupted as interrupted:
+        click.echo("\nInterrupted; its cluster is gone.", err=True)
+        raise click.exceptions.Exit(interrupted.exit_code) from interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(results: "list[ScenarioResult]", as_json: bool) -> None:

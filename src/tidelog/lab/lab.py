@@ -13,7 +13,6 @@ ends with `close`.
 """
 
 import contextlib
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +79,9 @@ class Lab:
         self.scenario = scenario
         self.events = events or EventStream()
         self.notes: dict[str, Any] = {}
-        self.folder = Path(tempfile.mkdtemp(prefix="tidelog-lab-"))
+        # Goes with the process if it does not come to `close`.
+        self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-lab-", ignore_cleanup_errors=True)
+        self.folder = Path(self._temporary.name)
         self.cluster = LabCluster(
             scenario.brokers,
             scenario.settings,
@@ -135,7 +136,7 @@ class Lab:
         if self._wire_cluster is not None:
             self._wire_cluster.close()
         self.cluster.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._temporary.cleanup()
         self.events.emit("cluster-gone", "the cluster is gone")
 
     # The cluster

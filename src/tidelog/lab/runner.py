@@ -95,7 +95,16 @@ def run_scenario(
         teller.scenario_ended(result)
         return result
     finally:
+        _clear_away(lab)
+
+
+def _clear_away(lab: Lab) -> None:
+    """Close the lab, also when Ctrl-C comes in the middle of that."""
+    try:
         lab.close()
+    except KeyboardInterrupt:
+        lab.close()
+        raise
 
 
 def _run_steps(lab: Lab, teller: Narrator, steps: list[StepResult]) -> Outcome:

@@ -1,6 +1,7 @@
 """`tidelog lab` without clusters: what is listed, exit codes, and a tour that goes on where it was left."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,37 @@ def test_a_damaged_note_of_the_tour_is_explained(runs: Runs, tmp_path: Path) -> 
     note.write_text("{")
     done = lab("tour")
     assert done.exit_code == 1 and "--restart" in done.output
+
+
+class Interrupted:
+    """Stands for a `run_scenario` that signals reach: one while it runs, two while it clears away."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+        self.names: list[str] = []
+        self.cleared = False
+
+    def __call__(self, scenario: Scenario, narrator: object) -> ScenarioResult:
+        self.names.append(scenario.name)
+        try:
+            signal.raise_signal(self.number)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            self.cleared = True
+        raise AssertionError("the signal was not heard")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("words", [("all",), ("run", "acks", "retention", "--auto"), ("tour", "--auto")])
+def test_an_interrupt_clears_away_and_is_the_exit_code(
+    words: tuple[str, ...], number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    interrupted = Interrupted(number)
+    monkeypatch.setattr(runner, "run_scenario", interrupted)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    done = lab(*words)
+    assert done.exit_code == 128 + number, done.output
+    assert interrupted.cleared and len(interrupted.names) == 1
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers

@@ -1,19 +1,25 @@
 """The frame of the lab without any cluster: results, the runner, narration, events, gates, the catalog."""
 
+import contextlib
+import gc
 import io
 import socket
 import struct
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tidelog.lab import catalog, runner
+from tidelog.lab import lab as lab_module
 from tidelog.lab.events import KEPT_MAX, EventStream
 from tidelog.lab.faults import FAULTS, FaultNotPossible, Faults
+from tidelog.lab.lab import Lab
 from tidelog.lab.narrator import TerminalNarrator
 from tidelog.lab.network import Network, api_key_of, client_id_of
 from tidelog.lab.picture import changes
@@ -112,6 +118,41 @@ def test_a_defect_of_a_scenario_is_raised() -> None:
 
     with pytest.raises(TypeError):
         run_step(NoLab(a_scenario()), a_scenario(wrong).steps[0])  # type: ignore[arg-type]
+
+
+class InterruptedWhileClosing(NoLab):
+    """Ctrl-C comes while it is cleared away."""
+
+    closings = 0
+
+    def close(self) -> None:
+        self.closings += 1
+        if self.closings == 1:
+            raise KeyboardInterrupt
+        super().close()
+
+
+def test_ctrl_c_while_a_lab_is_cleared_away_does_not_leave_the_rest() -> None:
+    lab = InterruptedWhileClosing(a_scenario(holds))
+    with pytest.raises(KeyboardInterrupt):
+        run_scenario(lab.scenario, make_lab=lambda *_: lab)  # type: ignore[arg-type, return-value]
+    assert lab.closed
+
+
+def test_the_folder_of_a_lab_that_was_never_closed_goes_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert list(tmp_path.glob("tidelog-lab-*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(lab_module, "LabCluster", interrupted)
+    with pytest.warns(ResourceWarning, match="tidelog-lab-"):
+        with contextlib.suppress(KeyboardInterrupt):
+            Lab(a_scenario(holds))
+        gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_is_said(no_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
