@@ -103,6 +103,16 @@ class Sender:
         self._producer.flush(timeout_seconds)
         return list(self.deliveries)
 
+    def fates(self, timeout_seconds: float = FLUSH_SECONDS) -> list[Delivery]:
+        """As `flush`, for steps that cannot go on without knowing; raises TimeoutError in words."""
+        deliveries = self.flush(timeout_seconds)
+        if waiting := len(self._producer):
+            raise TimeoutError(
+                f"{timeout_seconds:g} s after sending, nobody has answered for {waiting} of"
+                f" {waiting + len(deliveries)} records"
+            )
+        return deliveries
+
     def abandon(self) -> None:
         """Forget what is still under way, as an application that dies does."""
         self._producer.purge()

@@ -255,11 +255,19 @@ class Lab:
         timeout_seconds: float = WAIT_SECONDS,
         **options: Any,
     ) -> list[Delivery]:
-        """Send values, or (key, value) pairs, and wait for their fate, in the order in which it was known."""
+        """Send values, or (key, value) pairs, and wait for their fate, in the order in which it was known.
+
+        Raises TimeoutError when nobody tells it, which says who is away.
+        """
         sender = self.sender(**options)
         for key, value in pairs_of(records):
             sender.send(topic, value, key, partition=partition)
-        return sender.flush(timeout_seconds)
+        try:
+            return sender.fates(timeout_seconds)
+        except TimeoutError as unknown:
+            states = {broker: self.cluster.state(broker) for broker in self.cluster.broker_ids}
+            away = [f"broker {broker} is {state}" for broker, state in states.items() if state != "running"]
+            raise TimeoutError("; ".join((str(unknown), *away))) from unknown
 
     def read(
         self,

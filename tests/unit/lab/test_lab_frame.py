@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,20 @@ def test_the_folder_of_a_lab_that_was_never_closed_goes_too(
             Lab(a_scenario(holds))
         gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_step_whose_broker_was_killed_by_hand_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = catalog.load("keys-and-ordering")
+    lab = Lab(scenario)  # never started, so its broker is as one that was killed
+    try:
+        monkeypatch.setattr(lab, "produce", partial(lab.produce, timeout_seconds=0.1))
+        result = run_step(lab, scenario.steps[0])
+    finally:
+        lab.close()
+    assert not result.held
+    assert result.trouble == (
+        "TimeoutError: 0.1 s after sending, nobody has answered for 20 of 20 records; broker 1 is down"
+    )
 
 
 def test_what_is_missing_is_said(no_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

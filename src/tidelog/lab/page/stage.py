@@ -143,7 +143,10 @@ class Stage:
             first = self._played
             self._played += PLAY_RECORDS
             records = [(f"key {n % PLAY_KEYS}", f"yours {n}") for n in range(first, first + PLAY_RECORDS)]
-            lab.produce(topic, records, timeout_seconds=PLAY_SEND_SECONDS_MAX, message_timeout_ms=6_000)
+            try:
+                lab.produce(topic, records, timeout_seconds=PLAY_SEND_SECONDS_MAX, message_timeout_ms=6_000)
+            except TimeoutError as unknown:
+                raise FaultNotPossible(str(unknown)) from unknown
 
     def add_consumer(self) -> None:
         """Start a consumer of all topics; those that are added share one group. Raises FaultNotPossible."""

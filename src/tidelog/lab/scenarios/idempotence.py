@@ -30,7 +30,7 @@ def _send_with_lost_answer(lab: Lab, topic: str, **options: object) -> tuple[boo
     sender.flush()
     lost = lab.network.lose_answers(1)
     sender.send(topic, "pay 100 euros")
-    delivery = sender.flush()[-1]
+    delivery = sender.fates()[-1]
     return lost.is_set(), delivery.offset, [record.value for record in lab.read(topic)]
 
 
