@@ -19,7 +19,8 @@ from secured_cluster import secured_broker
 
 from tidelog.cli.connection import Connection
 from tidelog.cli.transactions import TransactionsOfCluster
-from tidelog.pipelines.running import RUNNING, Place, Status
+from tidelog.client.pipeline_places import RUNNING
+from tidelog.pipelines.running import Place, Status
 from tidelog.pipelines.work import Progress
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.cluster import RunningCluster

@@ -74,8 +74,8 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
       tidelog pipeline run totals.yaml --master local[2] --progress 1 --json
     """
     from tidelog.client.faults import ClientFault
+    from tidelog.client.pipeline_places import FAILED, STOPPED
     from tidelog.pipelines.runner import Runner
-    from tidelog.pipelines.running import FAILED, STOPPED
     from tidelog.pipelines.session import check_environment
 
     definition = _definition(connection, source, changes)

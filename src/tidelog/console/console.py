@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tidelog.client.pipeline_places import state_directory
 from tidelog.console.faults import NOT_FOUND, UNAVAILABLE, UNREACHABLE_HINT, ConsoleFault
 from tidelog.console.group_client import GroupClient
 from tidelog.console.kafka_changes import KafkaChanges
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.login import ClusterCheck, FileCheck, Login, Session
-from tidelog.console.pipeline_files import state_folder
 from tidelog.console.protection import Token
 from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
@@ -70,7 +70,7 @@ class ConsoleSettings:
     #: data folders of brokers on this machine that may be read, to show segments
     data_folders: tuple[Path, ...] = ()
     #: where pipelines of this machine say how they are
-    pipelines_folder: Path = field(default_factory=state_folder)
+    pipelines_folder: Path = field(default_factory=state_directory)
     allowed_hosts: tuple[str, ...] = ()
     timeout_seconds: float = 10.0
     poll_seconds: float = POLL_SECONDS

@@ -1,23 +1,20 @@
-"""Pipelines of this machine, from the files in which they say how they are.
-
-    <state>/<name>/status.json   what the pipeline is and how far, written anew with every report
-    <state>/<name>/lock          held (flock) while it runs, so that one that died is known
+"""Pipelines of this machine, from the files in which they say how they are (`client.pipeline_places`).
 
 Files of other programs are not trusted: sizes and counts are bounded, and what has another form than expected
 is left out. Options of a pipeline are never shown, for they may hold passwords.
 """
 
-import fcntl
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidelog.client.pipeline_places import ALIVE, DIED, STATUS_FILE, runs
+
 PIPELINES_MAX = 200
 STATUS_BYTES_MAX = 1 << 20
 QUERIES_MAX = 50
-_ALIVE = ("starting", "running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +55,11 @@ class PipelineView:
     @property
     def rows_per_second(self) -> float | None:
         known = [query.rows_per_second for query in self.queries if query.rows_per_second is not None]
-        return sum(known) if known and self.state in _ALIVE else None
+        return sum(known) if known and self.state in ALIVE else None
 
     @property
     def dead_letters(self) -> int:
         return sum(query.dead_letters for query in self.queries)
-
-
-def state_folder() -> Path:
-    """Where pipelines say how they are unless the console is told otherwise."""
-    return Path(os.environ.get("TIDELOG_PIPELINES") or Path.home() / ".tidelog" / "pipelines")
 
 
 def read_pipelines(folder: Path) -> list[PipelineView]:
@@ -77,34 +69,19 @@ def read_pipelines(folder: Path) -> list[PipelineView]:
     except OSError:
         return []
     found = [view for name in names if (view := _read(folder / name)) is not None]
-    return sorted(found, key=lambda view: (view.state not in _ALIVE, view.name))
+    return sorted(found, key=lambda view: (view.state not in ALIVE, view.name))
 
 
 def _read(folder: Path) -> PipelineView | None:
     try:
-        with (folder / "status.json").open("rb") as file:
+        with (folder / STATUS_FILE).open("rb") as file:
             content = json.loads(file.read(STATUS_BYTES_MAX))
         view = _pipeline(content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if view.state in _ALIVE and not _is_held(folder / "lock"):
-        return PipelineView(**{**{name: getattr(view, name) for name in view.__slots__}, "state": "died"})
+    if view.state in ALIVE and not runs(folder):
+        return PipelineView(**{**{name: getattr(view, name) for name in view.__slots__}, "state": DIED})
     return view
-
-
-def _is_held(path: Path) -> bool:
-    """Whether some process holds the lock; asking does not disturb it."""
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def _pipeline(content: dict[str, Any]) -> PipelineView:

@@ -4,25 +4,17 @@
 each of their queries, the trigger and the dead-letter topic.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from tidelog.client.faults import BadOption
+from tidelog.client.pipeline_places import state_directory
 
-#: pipelines keep their state below this folder
-STATE_VARIABLE = "TIDELOG_PIPELINES"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _INTERVAL = re.compile(r"\d+ *[a-z]+")
-
-
-def state_directory() -> Path:
-    """Where running pipelines are noted, and where checkpoints are when a file does not say."""
-    return Path(os.environ.get(STATE_VARIABLE) or Path.home() / ".tidelog" / "pipelines").absolute()
 
 
 class TriggerKind(Enum):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidelog.client.pipeline_places import ENDED, FAILED, RUNNING, STARTING, STOPPED
 from tidelog.pipelines import planning
 from tidelog.pipelines.plan import Plan
-from tidelog.pipelines.running import ENDED, FAILED, RUNNING, STARTING, STOPPED, Place, Status
+from tidelog.pipelines.running import Place, Status
 from tidelog.pipelines.session import open_session
 from tidelog.pipelines.work import Progress, Work
 

@@ -1,10 +1,7 @@
 """Pipelines that run on this machine: who runs, how far it is, and how to ask one to stop.
 
-    <state>/<name>/lock          held (flock) by the process that runs it, so a dead one is known at once
-    <state>/<name>/status.json   what it is and how far, written anew with every report
-    <state>/<name>/stop          asks it to stop
-
-Nothing is signalled: a process that took a dead one's number is never hit.
+Their files are drawn in `client.pipeline_places`. Nothing is signalled: a process that took a dead one's
+number is never hit.
 """
 
 import fcntl
@@ -17,10 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.client.faults import BadOption, ClientFault
-from tidelog.pipelines.run_settings import state_directory
+from tidelog.client.pipeline_places import (
+    ALIVE,
+    DIED,
+    LOCK_FILE,
+    STATUS_FILE,
+    STOP_FILE,
+    runs,
+    state_directory,
+)
 from tidelog.pipelines.work import Progress
 
-STARTING, RUNNING, ENDED, STOPPED, FAILED, DIED = "starting", "running", "ended", "stopped", "failed", "died"
 _POLL_SECONDS = 0.2
 _ASKING_SECONDS_MAX = 0.5
 
@@ -74,7 +78,7 @@ class Place:
     def __enter__(self) -> "Place":
         """Be the one who runs it; raises AlreadyRunning."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         # Whoever asks whether it runs holds the lock for a moment too: once is not enough to tell.
         deadline = time.monotonic() + _ASKING_SECONDS_MAX
         while not _locked(lock):
@@ -83,7 +87,7 @@ class Place:
                 raise AlreadyRunning(f"pipeline {self.name} is running already")
             time.sleep(_ASKING_SECONDS_MAX / 10)
         self._lock = lock
-        (self.folder / "stop").unlink(missing_ok=True)
+        (self.folder / STOP_FILE).unlink(missing_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,34 +97,24 @@ class Place:
 
     def tell(self, status: Status) -> None:
         """Write how it is, whole."""
-        waiting = self.folder / "status.json.new"
+        waiting = self.folder / f"{STATUS_FILE}.new"
         waiting.write_text(json.dumps(status.as_json()))
-        waiting.replace(self.folder / "status.json")
+        waiting.replace(self.folder / STATUS_FILE)
 
     def stop_asked(self) -> bool:
-        return (self.folder / "stop").exists()
+        return (self.folder / STOP_FILE).exists()
 
     def is_running(self) -> bool:
-        """Whether some process holds the lock."""
-        try:
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        """Whether some process runs it."""
+        return runs(self.folder)
 
     def status(self) -> Status | None:
         """How it is; None when it never ran here."""
         try:
-            status = Status.read((self.folder / "status.json").read_text())
+            status = Status.read((self.folder / STATUS_FILE).read_text())
         except FileNotFoundError:
             return None
-        if status.state in (STARTING, RUNNING) and not self.is_running():
+        if status.state in ALIVE and not self.is_running():
             return _with_state(status, DIED)
         return status
 
@@ -128,7 +122,7 @@ class Place:
         """Ask it to stop and wait; False when it has not stopped in time."""
         if not self.is_running():
             raise BadOption(f"pipeline {self.name} is not running")
-        (self.folder / "stop").touch()
+        (self.folder / STOP_FILE).touch()
         deadline = time.monotonic() + timeout_seconds
         while self.is_running():
             if time.monotonic() >= deadline:

@@ -5,8 +5,9 @@ import os
 import sys
 from typing import Any
 
+from tidelog.client.pipeline_places import state_directory
 from tidelog.pipelines.java import WITHOUT_SPARK, CannotRun, java_home
-from tidelog.pipelines.run_settings import RunSettings, state_directory
+from tidelog.pipelines.run_settings import RunSettings
 
 #: what a file may set otherwise
 DEFAULTS = {

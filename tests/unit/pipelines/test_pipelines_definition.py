@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tidelog.client.faults import BadOption
+from tidelog.client.pipeline_places import STATE_VARIABLE
 from tidelog.pipelines.definition import Definition, Overrides, load_definition, read_definition
 from tidelog.pipelines.flow import is_stateful
 from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.ready import READY, ready_pipeline
-from tidelog.pipelines.run_settings import STATE_VARIABLE, Trigger, TriggerKind
+from tidelog.pipelines.run_settings import Trigger, TriggerKind
 
 FLOW: dict[str, Any] = {
     "bootstrap": "localhost:9092",

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.client.faults import BadOption
+from tidelog.client.pipeline_places import DIED, ENDED, RUNNING
 from tidelog.pipelines.java import CannotRun, java_home
-from tidelog.pipelines.running import DIED, ENDED, RUNNING, AlreadyRunning, Place, Status, all_statuses
+from tidelog.pipelines.running import AlreadyRunning, Place, Status, all_statuses
 from tidelog.pipelines.work import Progress
 
 
