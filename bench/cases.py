@@ -114,6 +114,7 @@ class Bench:
         order = list(servers) if index % 2 == 0 else list(servers)[::-1]
         for name in order:
             check = name not in (FLOOR, FRAMED, PYTHON)
+            self.children.rest()
             measurement = run_load(self.children.programs, servers[name], loads[name], check=check)
             row.rounds.setdefault(name, []).append(measurement)
 

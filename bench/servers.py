@@ -27,6 +27,9 @@ SERVER_CPU, LOAD_CPU = ALLOWED_CPUS[0], ALLOWED_CPUS[-1]
 PINNED = len(ALLOWED_CPUS) >= 2
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 15.0
+#: a server rests when it used less than a tick of CPU for so long
+REST_SECONDS = 0.1
+REST_TIMEOUT_SECONDS = 10.0
 
 
 class BenchFailure(Exception):
@@ -92,6 +95,13 @@ class Server:
                 return int(line.split()[1]) * 1024
         raise BenchFailure(f"{self.name} has no VmRSS: it is gone")
 
+    def cpu_ticks(self) -> int:
+        """CPU time that all threads of the process have used; 0 for a peer, which is not ours to look at."""
+        if not self.pid:
+            return 0
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
             return
@@ -117,6 +127,20 @@ class Children:
         for server in self._servers:
             server.stop()
         self._servers.clear()
+
+    def rest(self) -> None:
+        """Waits until no server has anything left to do, such as freeing the space of what it was sent.
+
+        They share a CPU: whoever is measured next would pay for it.
+        """
+        deadline = time.monotonic() + REST_TIMEOUT_SECONDS
+        ticks = -1
+        while time.monotonic() < deadline:
+            seen = sum(server.cpu_ticks() for server in self._servers)
+            if seen == ticks:
+                return
+            ticks = seen
+            time.sleep(REST_SECONDS)
 
     def new_directory(self, name: str) -> Path:
         self._count += 1

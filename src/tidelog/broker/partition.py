@@ -24,13 +24,14 @@ from tidelog.records.batch import (
     HEADER_SIZE,
     MAGIC,
     BatchHeader,
+    assign_offsets,
     crc_matches,
     patch_offset_and_epoch,
     read_header,
 )
 from tidelog.records.builder import build_batch, build_control_batch
 from tidelog.records.record import Record
-from tidelog.records.validation import ProduceRules, check_produced
+from tidelog.records.validation import ProduceRules, check_produced, ends_of_plain
 from tidelog.replication.follower import Position
 from tidelog.replication.leader import LeaderReplicas
 from tidelog.storage.partition_log import PartitionLog
@@ -340,29 +341,26 @@ class Partition:
         """
         if not self.plain or self.flush_fault is not None:
             return None
+        found = ends_of_plain(views, self.rules, now_ms)
+        if found is None:
+            return None
         log = self.log
         offset = log.log_end_offset
         offsets: list[int] = []
         ends: list[tuple[int, int]] = []
-        size_bytes = 0
         max_timestamp_ms = -1
-        for view in views:
-            checked = check_produced(view, self.rules, now_ms)
-            if type(checked) is Refused:
-                return None
-            header = checked.header  # type: ignore[union-attr]
-            if header.producer_id >= 0:
-                return None
+        for last_offset_delta, timestamp_ms in found:
             offsets.append(offset)
-            offset += header.last_offset_delta + 1
-            ends.append((offset - 1, header.max_timestamp_ms))
-            max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
-            size_bytes += len(view)
+            last_offset = offset + last_offset_delta
+            offset = last_offset + 1
+            ends.append((last_offset, timestamp_ms))
+            if timestamp_ms > max_timestamp_ms:
+                max_timestamp_ms = timestamp_ms
+        size_bytes = sum(map(len, views))
         if not log.takes_in_one_write(size_bytes, offset - 1, max_timestamp_ms, now_ms):
             return None
         leader_epoch = self.leader_epoch
-        for view, base_offset in zip(views, offsets, strict=True):
-            patch_offset_and_epoch(view, 0, base_offset, leader_epoch)
+        assign_offsets(views, offsets, leader_epoch)
         try:
             log.append_many(views, ends, leader_epoch, now_ms)
         except OSError as fault:

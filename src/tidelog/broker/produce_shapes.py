@@ -10,10 +10,12 @@ A shape holds the partition it leads to, so it counts only as long as the cluste
 """
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.broker.partition import Partition
+from tidelog.model.identifiers import NO_TIMESTAMP
 from tidelog.protocol.primitives import INT32, read_unsigned_varint
 from tidelog.protocol.produce import FIRST_FLEXIBLE, PartitionProduced, encode_response
 
@@ -82,6 +84,15 @@ class ProduceShape:
             self.partition.log.log_start_offset,
             self._tail,
         )
+
+    def answers(self, correlation_ids: Sequence[int], base_offsets: Sequence[int]) -> list[bytes]:
+        """The response frames of requests whose records keep their own timestamps."""
+        pack, size, head, tail = self._answer, self._size, self._head, self._tail
+        log_start_offset = self.partition.log.log_start_offset
+        return [
+            pack(size, correlation_id, head, base_offset, NO_TIMESTAMP, log_start_offset, tail)
+            for correlation_id, base_offset in zip(correlation_ids, base_offsets, strict=True)
+        ]
 
 
 def records_of(buffer: memoryview, position: int, stop: int, version: int) -> memoryview | None:

@@ -33,7 +33,7 @@ from tidelog.pipelines.flow import (
     source_stream,
 )
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink
-from tidelog.pipelines.poison import Poison, find_poison, is_data_fault
+from tidelog.pipelines.poison import Poison, find_poison, is_data_fault, without_task_logs
 from tidelog.pipelines.topic_frames import batch_application, write_to_topic
 from tidelog.pipelines.work import StreamingWork
 
@@ -90,19 +90,25 @@ class FlowBatches:
         """Process one micro-batch; safe to repeat with the same id."""
         from pyspark.errors import PySparkException
 
+        has_dead_letters = self._definition.run.dead_letters is not None
         records = batch.persist()
         try:
+            if has_dead_letters:
+                # Spark counts what a task has read when it succeeds, and what is kept is read once: were a
+                # record to fail the first task that reads, the progress would never see the rows.
+                records.count()
             try:
                 self._write_sinks(records, batch, batch_id)
                 poison: Sequence[Poison] = ()
             except PySparkException as fault:
-                if self._definition.run.dead_letters is None or not is_data_fault(fault):
+                if not has_dead_letters or not is_data_fault(fault):
                     raise
-                poison = find_poison(records, self._try_tables)
+                with without_task_logs(batch.sparkSession):
+                    poison = find_poison(records, self._try_tables)
                 if not poison:
                     raise
                 self._write_sinks(without(records, poison), batch, batch_id)
-            if self._definition.run.dead_letters is not None and (self._tells_apart or poison):
+            if has_dead_letters and (self._tells_apart or poison):
                 self._write_dead(records, poison, batch, batch_id)
         finally:
             records.unpersist()

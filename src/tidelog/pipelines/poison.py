@@ -5,11 +5,19 @@ for the few that spoil a batch. When many fail it is the steps that are wrong, a
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 POISON_MAX = 100
+#: who in Spark writes the stack of a task that fails to the log, up to five times
+_TASK_LOGGERS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.util.Utils",
+)
 
 
 class TooMuchPoison(ValueError):
@@ -65,6 +73,21 @@ def is_data_fault(fault: BaseException) -> bool:
     return isinstance(fault, kinds)
 
 
+@contextmanager
+def without_task_logs(spark: Any) -> Iterator[None]:
+    """Keep failures of tasks out of the driver's log: a search makes dozens, and tells of what it finds."""
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j
+    configurator = log4j.core.config.Configurator
+    before = {name: log4j.LogManager.getLogger(name).getLevel() for name in _TASK_LOGGERS}
+    for name in _TASK_LOGGERS:
+        configurator.setLevel(name, log4j.Level.OFF)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            configurator.setLevel(name, level)
+
+
 def find_poison(records: Any, compute: Callable[[Any], None]) -> list[Poison]:
     """The records of a frame that `compute` fails on, each by itself; raises TooMuchPoison."""
     from pyspark.errors import PySparkException
@@ -89,24 +112,35 @@ def halve(
 ) -> list[Poison]:
     """The places that fail by themselves; `fault_of` says how a run of places fails, None if it does not."""
     found: list[Poison] = []
-    waiting = [places] if places else []
+    #: runs of places, and whether each is known to fail: when one half of what fails does not, the other does
+    waiting = [(places, False)] if places else []
     while waiting:
-        some = waiting.pop()
-        fault = fault_of(some)
-        if fault is None:
-            continue
+        some, fails = waiting.pop()
         if len(some) == 1:
-            if len(found) == POISON_MAX:
-                raise TooMuchPoison(
-                    f"more than {POISON_MAX} records of a batch fail; the last: {_words(fault)}"
-                )
-            found.append(Poison(some[0], _words(fault), _stack(fault)))
+            fault = fault_of(some)
+            if fault is not None:
+                _add(found, Poison(some[0], _words(fault), _stack(fault)))
+            continue
+        if not fails and fault_of(some) is None:
             continue
         middle = len(some) // 2
-        waiting += [some[middle:], some[:middle]]
+        left, right = some[:middle], some[middle:]
+        if middle == 1:
+            # it is asked by itself in any case
+            waiting += [(right, False), (left, False)]
+        elif fault_of(left) is None:
+            waiting.append((right, True))
+        else:
+            waiting += [(right, False), (left, True)]
     if len(found) == len(places) > 1:
         raise TooMuchPoison(f"every record of a batch fails; the last: {found[-1].reason}")
     return found
+
+
+def _add(found: list[Poison], poison: Poison) -> None:
+    if len(found) == POISON_MAX:
+        raise TooMuchPoison(f"more than {POISON_MAX} records of a batch fail; the last: {poison.reason}")
+    found.append(poison)
 
 
 def _words(fault: BaseException) -> str:

@@ -26,7 +26,7 @@ reading the batch again. Records store offsets and timestamps as differences to 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -57,6 +57,8 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_POSITION = 12
+#: base offset, length, leader epoch
+_START = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
@@ -185,6 +187,7 @@ def iterate_headers(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[in
 
 _patch_offset = _OFFSET.pack_into
 _patch_leader_epoch = _LEADER_EPOCH.pack_into
+_patch_start = _START.pack_into
 
 
 def patch_offset_and_epoch(
@@ -193,6 +196,12 @@ def patch_offset_and_epoch(
     """Write what the leader assigns; neither field is covered by the checksum."""
     _patch_offset(buffer, position, base_offset)
     _patch_leader_epoch(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
+
+
+def assign_offsets(views: Sequence[memoryview], offsets: Sequence[int], leader_epoch: int) -> None:
+    """Do the same for several batches, each of which fills its view."""
+    for view, base_offset in zip(views, offsets, strict=True):
+        _patch_start(view, 0, base_offset, len(view) - LOG_OVERHEAD, leader_epoch)
 
 
 def patch_max_timestamp(

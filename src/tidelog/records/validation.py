@@ -25,6 +25,7 @@ Deliberate differences to Kafka:
   Kafka answers UNKNOWN_SERVER_ERROR.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_BIT,
+    HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
     LOG_OVERHEAD,
@@ -58,6 +60,9 @@ from tidelog.records.record import (
 
 # A refusal names at most this many records, so that a small batch cannot ask for a huge answer.
 RECORD_ERRORS_MAX = 1000
+
+_unpack_header = HEADER.unpack_from
+_CODEC_LAST = int(Codec.ZSTD)
 
 _LEGACY_RECORD_OVERHEAD = 14  # what a record of magic 0 takes at least
 _LENGTH_AND_MAGIC_SIZE = 17
@@ -197,6 +202,55 @@ def check_produced(
     if rules.log_append_time:
         return _stamp(view, header, now_ms)
     return CheckedBatch(header, view, NO_TIMESTAMP)
+
+
+def ends_of_plain(
+    views: Iterable[memoryview], rules: ProduceRules, now_ms: int
+) -> list[tuple[int, int]] | None:
+    """The last offset delta and the largest timestamp of batches that all are fit to be appended as they are.
+
+    The same checks as `check_produced` makes, in a shorter way, for batches of producers without ids on a
+    topic whose rules change nothing in them. None if there is anything else to say of one of them.
+    """
+    max_message_bytes = rules.max_message_bytes
+    latest_ms = now_ms + rules.after_max_ms
+    ends: list[tuple[int, int]] = []
+    for view in views:
+        size_bytes = len(view)
+        if size_bytes < HEADER_SIZE:
+            return None
+        (
+            base_offset,
+            batch_length,
+            _leader_epoch,
+            magic,
+            crc,
+            attributes,
+            last_offset_delta,
+            _base_timestamp_ms,
+            max_timestamp_ms,
+            producer_id,
+            _producer_epoch,
+            _base_sequence,
+            records_count,
+        ) = _unpack_header(view)
+        if (
+            base_offset
+            or batch_length + LOG_OVERHEAD != size_bytes
+            or magic != MAGIC
+            or size_bytes > max_message_bytes
+            # Only a codec that exists, nothing special.
+            or not 0 <= attributes <= _CODEC_LAST
+            or producer_id >= 0
+            or records_count <= 0
+            or last_offset_delta != records_count - 1
+            or (not attributes and records_count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE)
+            or max_timestamp_ms > latest_ms
+            or crc32c(view[ATTRIBUTES_POSITION:]) != crc
+        ):
+            return None
+        ends.append((last_offset_delta, max_timestamp_ms))
+    return ends
 
 
 def _invalid(message: str) -> Refused:

@@ -39,11 +39,10 @@ class OffsetIndex:
     def append(self, offset: int, position: int) -> None:
         """Note that the batch at `position` ends with `offset`; both must grow from entry to entry."""
         relative_offset = offset - self.base_offset
-        assert not self.positions or (
-            relative_offset > self.relative_offsets[-1] and position > self.positions[-1]
-        )
-        self.relative_offsets.append(relative_offset)
-        self.positions.append(position)
+        relative_offsets, positions = self.relative_offsets, self.positions
+        assert not positions or (relative_offset > relative_offsets[-1] and position > positions[-1])
+        relative_offsets.append(relative_offset)
+        positions.append(position)
 
     def position_for(self, offset: int) -> int:
         """The position to scan from for the batch that holds `offset`, or the first one after it."""

@@ -295,7 +295,8 @@ class Segment:
         offsets.append(last_offset, position)
         times.append(self.max_timestamp_ms, self.max_timestamp_offset)
         self.index_full = (
-            len(offsets) >= self._index_entries_max or len(times) >= self._time_index_entries_max
+            len(offsets.positions) >= self._index_entries_max
+            or len(times.timestamps_ms) >= self._time_index_entries_max
         )
 
     def seal(self) -> None:

@@ -37,8 +37,9 @@ class TimeIndex:
 
     def append(self, timestamp_ms: int, offset: int) -> None:
         """Note the greatest timestamp so far and its offset; nothing is added when it has not grown."""
-        if timestamp_ms > self.last_timestamp_ms:
-            self.timestamps_ms.append(timestamp_ms)
+        timestamps_ms = self.timestamps_ms
+        if timestamp_ms > (timestamps_ms[-1] if timestamps_ms else NO_TIMESTAMP):
+            timestamps_ms.append(timestamp_ms)
             self.relative_offsets.append(offset - self.base_offset)
 
     def offset_for(self, timestamp_ms: int) -> int:

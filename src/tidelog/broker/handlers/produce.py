@@ -24,7 +24,7 @@ from uuid import UUID
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext
 from tidelog.broker.parking import Parked, Waiter, Watched
 from tidelog.broker.partition import Appended, Partition
-from tidelog.broker.produce_shapes import SHAPE_START, ProduceShape, records_of, remember
+from tidelog.broker.produce_shapes import NO_TAGS, SHAPE_START, ProduceShape, records_of, remember
 from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, Refused
@@ -32,6 +32,7 @@ from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tidelog.protocol.apis import PRODUCE
 from tidelog.protocol.primitives import DECODING_ERRORS, INT32
 from tidelog.protocol.produce import (
+    FIRST_FLEXIBLE,
     PartitionProduced,
     ProducedTopic,
     ProduceRequest,
@@ -63,6 +64,8 @@ FIRST_ZSTD = 7
 ACKS_VALID = (-1, 0, 1)
 #: api key, api version, correlation id
 SHORT_PREFIX = struct.Struct(">hhi")
+#: the same behind the size of the frame
+FRAME_PREFIX = struct.Struct(">ihhi")
 #: the one client that may write to internal topics, as in Kafka
 ADMIN_CLIENT_ID = "__admin_client"
 
@@ -323,8 +326,8 @@ def handle_run(
 
     Returns their answers and where the next frame starts; None if there are not two of them.
     """
-    shape_end = context.produce_shape_end
-    key = bytes(buffer[start + 4 + SHAPE_START : start + 4 + shape_end])
+    shape_end = 4 + context.produce_shape_end
+    key = bytes(buffer[start + 4 + SHAPE_START : start + shape_end])
     shape = context.produce_shapes.get(key)
     if shape is None or shape.image_version != broker.image_version or not shape.partition.plain:
         return None
@@ -332,25 +335,7 @@ def handle_run(
         return None
     correlation_ids: list[int] = []
     views: list[memoryview] = []
-    while end - start >= 4 and len(views) < RUN_FRAMES_MAX:
-        frame_start = start + 4
-        stop = frame_start + INT32.unpack_from(buffer, start)[0]
-        if stop > end or stop <= frame_start + shape_end:
-            break
-        if views and buffer[frame_start + SHAPE_START : frame_start + shape_end] != key:
-            break
-        api_key, version, correlation_id = SHORT_PREFIX.unpack_from(buffer, frame_start)
-        if api_key != PRODUCE or version != shape.version:
-            break
-        try:
-            records = records_of(buffer, frame_start + shape_end, stop, version)
-        except DECODING_ERRORS:
-            break
-        if records is None or len(records) < HEADER_SIZE or records[PRODUCER_ID_POSITION] < 0x80:
-            break  # a producer with an id: each of its batches is checked against the one before
-        correlation_ids.append(correlation_id)
-        views.append(records)
-        start = stop
+    start = _collect_run(buffer, start, end, shape.version, key, shape_end, correlation_ids, views)
     if len(views) < 2:
         return None
     partition = shape.partition
@@ -363,7 +348,52 @@ def handle_run(
         return [encode_response(refusal, shape.version, each) for each in correlation_ids], start
     if (partition.waiters or partition.commits) and not partition.progressing:
         broker.note_progress(partition)
-    return [shape.answer(*each, -1) for each in zip(correlation_ids, outcome, strict=True)], start
+    return shape.answers(correlation_ids, outcome), start
+
+
+def _collect_run(
+    buffer: memoryview,
+    start: int,
+    end: int,
+    version: int,
+    key: bytes,
+    shape_end: int,
+    correlation_ids: list[int],
+    views: list[memoryview],
+) -> int:
+    """Add what frames of one shape have of their own to the lists; return where the next frame starts."""
+    shape_start = 4 + SHAPE_START
+    tail_size = len(NO_TAGS) if version >= FIRST_FLEXIBLE else 0
+    tail = NO_TAGS[:tail_size]
+    last_size = records_start = records_end = 0
+    head = key
+    while end - start >= FRAME_PREFIX.size and len(views) < RUN_FRAMES_MAX:
+        size, api_key, frame_version, correlation_id = FRAME_PREFIX.unpack_from(buffer, start)
+        stop = start + 4 + size
+        if stop > end or api_key != PRODUCE or frame_version != version:
+            break
+        if size == last_size and buffer[start + shape_start : start + records_start] == head:
+            # As long as the one before: its records are at the same place.
+            if buffer[stop - tail_size : stop] != tail:
+                break
+            views.append(buffer[start + records_start : start + records_end])
+        else:
+            if start + shape_end >= stop or buffer[start + shape_start : start + shape_end] != key:
+                break
+            try:
+                records = records_of(buffer, start + shape_end, stop, version)
+            except DECODING_ERRORS:
+                break
+            if records is None or len(records) < HEADER_SIZE or records[PRODUCER_ID_POSITION] < 0x80:
+                break  # a producer with an id: each of its batches is checked against the one before
+            views.append(records)
+            last_size = size
+            records_end = 4 + size - tail_size
+            records_start = records_end - len(records)
+            head = bytes(buffer[start + shape_start : start + records_start])
+        correlation_ids.append(correlation_id)
+        start = stop
+    return start
 
 
 def _remember_shape(
