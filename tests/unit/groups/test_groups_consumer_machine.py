@@ -456,10 +456,37 @@ def test_the_last_consumer_that_leaves_makes_the_group_classic_again(desk: Consu
 def test_classic_members_leave_a_consumer_group(desk: ConsumerDesk) -> None:
     member = stable_classic(desk)
     desk.enter("a")
-    left = desk.answer(LeaveGroup, "g", (LeavingMember(member), LeavingMember("a"), LeavingMember("x")))
+    left = desk.answer(LeaveGroup, "g", (LeavingMember(member), LeavingMember("x")))
     errors = [one["error_code"] for one in left["members"]]
-    assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert errors == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
     assert told(desk.beat("a", 2, [])) == (3, [0, 1, 2, 3])
+
+
+def left_group(desk: ConsumerDesk, *members: LeavingMember) -> list[tuple[str, ErrorCode]]:
+    """Who was answered what, as removeMembersFromConsumerGroup of the admin client asks."""
+    answer = desk.answer(LeaveGroup, "g", members)
+    assert answer["error_code"] is ErrorCode.NONE
+    return [(one["member_id"], one["error_code"]) for one in answer["members"]]
+
+
+def test_administrators_remove_members_of_the_consumer_protocol(desk: ConsumerDesk) -> None:
+    """As Apache Kafka 4.3.1 answers: the member id is that of the request, also where it is empty."""
+    for name in "abc":
+        desk.enter(name, instance_id=f"i-{name}")
+    desk.enter("d")
+    assert left_group(desk, LeavingMember("", "i-a")) == [("", ErrorCode.NONE)]
+    assert left_group(desk, LeavingMember("b", "i-b")) == [("b", ErrorCode.NONE)]
+    assert left_group(desk, LeavingMember("z", "i-c")) == [("z", ErrorCode.FENCED_INSTANCE_ID)]
+    assert left_group(desk, LeavingMember("", "i-x")) == [("", ErrorCode.UNKNOWN_MEMBER_ID)]
+    assert set(desk.group.members) == {"c", "d"}
+    epoch = desk.group.epoch
+    assert left_group(desk, LeavingMember("d")) == [("d", ErrorCode.NONE)]
+    assert desk.group.epoch == epoch + 1
+    desk.beat("c", -2, instance_id="i-c")
+    gone = left_group(desk, LeavingMember("", "i-c"), LeavingMember("", "i-c"))
+    assert gone == [("", ErrorCode.NONE)] * 2, "away for a while, and named twice"
+    assert not desk.group.members and not desk.timers
+    assert desk.beat("d", 2)["error_code"] is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_classic_member_that_never_rejoins_is_removed(desk: ConsumerDesk) -> None:
