@@ -1,8 +1,8 @@
 """LeaveGroup (key 13), versions 0 to 5: members go, and the others share their partitions at once.
 
 Up to version 2 one member leaves and its error is the answer's; from 3 on (KIP-345) several do, also static
-ones by instance id alone, each with an error of its own. Version 5 brings the reason (KIP-800). Members of the
-consumer protocol (KIP-848) can be taken out too, as Kafka 4.3 has it.
+ones by instance id alone, each with an error of its own. Version 5 brings the reason (KIP-800). Members of
+the consumer protocol (KIP-848) can be taken out too, as Kafka 4.3 has it.
 """
 
 from collections.abc import Mapping
