@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 PRIVATE_BUFFER_STEP = 64 << 10
 #: from this size of frame on a connection keeps its private buffer for the next ones
 LARGE_FRAME_BYTES = 64 << 10
-#: a buffer for large frames holds several, up to this size, so that few of them have to be moved
+#: a buffer for large frames holds several, up to this size, so that few of them have to be moved; clients
+#: have five requests in flight if nobody told them otherwise, and all of them are best taken at once
 BULK_BUFFER_BYTES = 1 << 20
+BULK_FRAMES = 6
 #: when less room than this is left behind a partial frame it is moved to the front
 ROOM_BYTES_MIN = 64 << 10
 #: answers kept in memory for a client that does not read; ranges of files do not count
@@ -46,7 +48,7 @@ def _capacity_for(frame_bytes: int) -> int:
     """
     if frame_bytes < LARGE_FRAME_BYTES:
         return frame_bytes
-    return max(min(4 * frame_bytes, BULK_BUFFER_BYTES), frame_bytes + ROOM_BYTES_MIN)
+    return max(min(BULK_FRAMES * frame_bytes, BULK_BUFFER_BYTES), frame_bytes + ROOM_BYTES_MIN)
 
 
 def _bytes_wanted(buffer: memoryview, start: int, rest: int) -> int:
