@@ -1,16 +1,30 @@
 """`tidelog dlq`: look at dead letters, and send them back to where they failed."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.dead_letter_topic import DeadLetterTopic, Letter
-from tidelog.cli.errors import CommandError
+from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.output import json_option, print_fields, print_json, print_table, utc_text
+from tidelog.client.dead_letter_topic import (
+    DeadLetterTopic,
+    Letter,
+    LetterFault,
+    NoSuchLetter,
+    NoSuchTopic,
+    NotReadInTime,
+)
 
 REASON_CHARACTERS_SHOWN = 60
+_HINTS: dict[type[LetterFault], str] = {
+    NoSuchTopic: "'tidelog topic list' shows the topics",
+    NoSuchLetter: "'tidelog dlq list TOPIC' shows them",
+    NotReadInTime: "raise --timeout, or check 'tidelog cluster status'",
+}
 
 
 @click.group()
@@ -20,6 +34,15 @@ def dlq() -> None:
     Pipelines write records that they cannot process to a dead-letter topic, with reason, origin and stack in
     headers. Those of Kafka Connect are understood too.
     """
+
+
+@contextmanager
+def _letters_explained(doing: str) -> Iterator[None]:
+    try:
+        with explained(doing):
+            yield
+    except LetterFault as failure:
+        raise CommandError(str(failure), _HINTS[type(failure)]) from failure
 
 
 def filter_options(command: Any) -> Any:
@@ -67,11 +90,12 @@ def list_letters(
       tidelog dlq list orders-dead
       tidelog dlq list orders-dead --reason JSON --count
     """
-    letters = [
-        letter
-        for letter in DeadLetterTopic(connection, topic).letters()
-        if matches(letter, reason, step, from_topic) and (with_redriven or not letter.redriven)
-    ]
+    with _letters_explained(f"reading {topic}"):
+        letters = [
+            letter
+            for letter in DeadLetterTopic(connection, topic).letters()
+            if matches(letter, reason, step, from_topic) and (with_redriven or not letter.redriven)
+        ]
     if only_count:
         counts = Counter((letter.failure.step, letter.failure.reason) for letter in letters)
         rows = [
@@ -103,7 +127,8 @@ def show(connection: Connection, topic: str, partition: int, offset: int, as_jso
       tidelog dlq show orders-dead 0 17
       tidelog dlq show orders-dead 0 17 --json
     """
-    letter = DeadLetterTopic(connection, topic).letter(partition, offset)
+    with _letters_explained(f"reading {topic}"):
+        letter = DeadLetterTopic(connection, topic).letter(partition, offset)
     if as_json:
         print_json(_as_json(letter))
         return
@@ -165,7 +190,8 @@ def redrive(
         )
 
     letters = DeadLetterTopic(connection, topic)
-    chosen = [letter for letter in letters.letters() if not letter.redriven and wanted(letter)]
+    with _letters_explained(f"reading {topic}"):
+        chosen = [letter for letter in letters.letters() if not letter.redriven and wanted(letter)]
     lost = [letter.place for letter in chosen if to is None and letter.failure.topic is None]
     if lost:
         raise CommandError(f"{lost[0]} does not say where it is from", "name a topic with --to")
@@ -174,7 +200,8 @@ def redrive(
     if not yes:
         click.echo(f"would send {words}; add --yes to do it")
         return
-    sent = letters.redrive(wanted, to)
+    with _letters_explained(f"sending letters of {topic} back"):
+        sent = letters.redrive(wanted, to)
     click.echo(f"sent back {sent} of {topic}" + (f" ({words})" if sent == len(chosen) else ""))
 
 

@@ -1,15 +1,21 @@
 """Dead letters as the console shows them and sends them back (their headers: `client.dead_letter_headers`).
 
-Sent back, a letter is the record as it was, without the headers that tell of the failure, and with one more
-attempt in `tidelog.dlq.attempts`.
+They go back exactly once, as `tidelog dlq redrive` sends them (`client.dead_letter_topic`): what the one has
+sent back, the other does not send again.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tidelog.client.dead_letter_headers import ATTEMPTS, read_headers
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from tidelog.client.dead_letter_headers import read_headers
+from tidelog.client.dead_letter_topic import DeadLetterTopic, note_of
+from tidelog.console.faults import explained
+from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.record_view import RecordView
-
-Headers = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +28,6 @@ class DeadLetter:
     source: str
     origin: str
     attempts: int
-
-    def headers_again(self) -> Headers:
-        """The headers of the record that is sent back."""
-        kept = read_headers(self.record.headers).headers
-        return [*kept, (ATTEMPTS, str(self.attempts + 1).encode())]
 
 
 def dead_letter(record: RecordView) -> DeadLetter | None:
@@ -44,3 +45,42 @@ def dead_letter(record: RecordView) -> DeadLetter | None:
         f"{failure.topic}-{partition} @ {offset}",
         failure.attempts,
     )
+
+
+class _Clients:
+    """The clients of a dead-letter topic, made as the console makes its own."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self.timeout_seconds = client.timeout_seconds
+
+    def admin(self) -> AdminClient:
+        return self._client.admin
+
+    def producer(self, defaults: Mapping[str, Any]) -> Producer:
+        return Producer(self._client.client_properties(defaults))
+
+    def consumer(self, defaults: Mapping[str, Any]) -> Consumer:
+        return Consumer(self._client.client_properties(defaults))
+
+    def metadata(self, client: Any) -> Any:
+        return client.list_topics(timeout=self.timeout_seconds)
+
+
+class SentBack:
+    """The letters of a topic that were sent back, as they were when this was made."""
+
+    def __init__(self, client: KafkaClient, topic: str) -> None:
+        with explained("what was sent back cannot be read"):
+            self._notes = DeadLetterTopic(_Clients(client), topic).notes()
+
+    def __contains__(self, record: RecordView) -> bool:
+        timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
+        return note_of(record.topic, record.partition, record.offset, timestamp_ms) in self._notes
+
+
+def send_back(client: KafkaClient, topic: str, places: Mapping[int, Collection[int]]) -> int:
+    """Send the letters at these offsets by partition back; how many there were that had not been."""
+    with explained("the dead letters were not sent back"):
+        letters = DeadLetterTopic(_Clients(client), topic)
+        return letters.redrive(lambda letter: bool(letter.failure.topic), None, places)

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.console.console import Console
-from tidelog.console.dead_letters import DeadLetter, dead_letter
+from tidelog.console.dead_letters import DeadLetter, SentBack, dead_letter, send_back
 from tidelog.console.faults import ConsoleFault
 from tidelog.console.kafka_changes import ToSend
 from tidelog.console.pages_records import look_of
@@ -121,9 +122,15 @@ def replay(console: Console, request: Request, form: Mapping[str, str]) -> Respo
 
 
 def _letters(console: Console, view: TopicView, fields: Mapping[str, str]) -> list[DeadLetter]:
-    """The dead letters that a query picks, the oldest first, at most REDRIVEN_MAX."""
+    """The dead letters that a query picks and that were not sent back, the oldest first, bounded."""
     look = look_of(console, view, {"from": "beginning", **fields}, REDRIVEN_MAX)
-    found = (dead_letter(record) for record in console.reader.look(look).records)
+    sent_back = SentBack(console.client, view.name)
+
+    def waits(record: RecordView) -> bool:
+        return record not in sent_back and (look.predicate is None or look.predicate(record))
+
+    records = console.reader.look(replace(look, predicate=waits)).records
+    found = (dead_letter(record) for record in records)
     return [letter for letter in found if letter is not None]
 
 
@@ -171,25 +178,21 @@ def redrive_page(console: Console, request: Request) -> Response:
 def redrive(console: Console, request: Request, form: Mapping[str, str]) -> Response:
     """Send back exactly the dead letters that the page showed; they stay in their topic, as logs do."""
     view = console.topic(request.path_params["topic"])
-    letters = picked_letters(console, view, form.get("picked", ""))
+    places = picked_places(form.get("picked", ""))
+    letters = picked_letters(console, view, places)
     absent = absent_targets(console, letters)
     if absent:
         raise ConsoleFault(f"there is no topic {absent[0]!r} to send a dead letter back to")
-    console.changes.produce_all(
-        [
-            ToSend(letter.target, None, letter.record.key, letter.record.value, letter.headers_again())
-            for letter in letters
-        ]
-    )
+    sent = send_back(console.client, view.name, places)
     targets = ", ".join(sorted({letter.target for letter in letters}))
-    return console.done(
-        f"/topics/{path_part(view.name)}/redrive",
-        f"{plural(len(letters), 'dead letter')} sent back to {targets}.",
-    )
+    told = f"{plural(sent, 'dead letter')} sent back to {targets}."
+    if sent < len(letters):
+        told += f" {len(letters) - sent} had been sent back before."
+    return console.done(f"/topics/{path_part(view.name)}/redrive", told)
 
 
-def picked_letters(console: Console, view: TopicView, picked: str) -> list[DeadLetter]:
-    """The dead letters at places written as `partition:offset`, read again; all must still be there."""
+def picked_places(picked: str) -> dict[int, set[int]]:
+    """Offsets by partition, from places written as `partition:offset`."""
     wanted: dict[int, set[int]] = {}
     for word in picked.split():
         first, _, second = word.partition(":")
@@ -198,8 +201,14 @@ def picked_letters(console: Console, view: TopicView, picked: str) -> list[DeadL
     count = sum(len(offsets) for offsets in wanted.values())
     if not 0 < count <= REDRIVEN_MAX:
         raise ConsoleFault(f"{count} dead letters were picked", f"One to {REDRIVEN_MAX} go at a time.")
+    return wanted
+
+
+def picked_letters(console: Console, view: TopicView, places: Mapping[int, set[int]]) -> list[DeadLetter]:
+    """The dead letters at these places, read again; all must still be there."""
+    count = sum(len(offsets) for offsets in places.values())
     letters: list[DeadLetter] = []
-    for partition, offsets in sorted(wanted.items()):
+    for partition, offsets in sorted(places.items()):
         span = max(offsets) - min(offsets) + 1
         look = Look(view.name, (partition,), From.OFFSET, min(offsets), span)
         for record in console.reader.look(look).records:

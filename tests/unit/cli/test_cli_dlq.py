@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tidelog.cli.connection import Connection
-from tidelog.cli.dead_letter_topic import DeadLetterTopic
 from tidelog.cli.main import tidelog
 from tidelog.client import dead_letter_headers as names
+from tidelog.client.dead_letter_topic import DeadLetterTopic
 from tidelog.testing.broker import RunningBroker
 
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from starlette.testclient import TestClient
 
+from tidelog.cli.main import tidelog
+from tidelog.console import dead_letters
 from tidelog.console.application import create_application
 from tidelog.console.console import Console, ConsoleSettings
 from tidelog.console.dead_letters import dead_letter
@@ -177,9 +180,56 @@ def test_dead_letters_go_back_once_each(broker: RunningBroker, client: TestClien
     told = {header["name"]: header["value"] for header in back["one"]["headers"]}
     assert told == {"trace": "t", "tidelog.dlq.attempts": "3"}
     assert json.dumps(back["two"]["headers"]).count("tidelog.dlq.attempts") == 1
+    producer.produce("orders.dlq", "three", headers=connect)
+    assert producer.flush(10) == 0
     picking = client.get("/topics/orders.dlq/redrive?filter=boom").text
     assert "No dead letter matches" in picking
-    assert "Send 1 dead letter back" in client.get("/topics/orders.dlq/redrive?filter=two").text
+    assert "No dead letter matches" in client.get("/topics/orders.dlq/redrive?filter=two").text
+    assert "Send 1 dead letter back" in client.get("/topics/orders.dlq/redrive?filter=three").text
+
+
+def test_a_letter_is_not_sent_back_again_by_another_page_or_the_command_line(
+    broker: RunningBroker, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("again", "again.dlq"):
+        broker.create_topic(name, partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    own = {"tidelog.dlq.topic": "again", "tidelog.dlq.timestamp": "1700000000001"}
+    for value in "abc":
+        producer.produce("again.dlq", value, headers=own)
+    assert producer.flush(10) == 0
+
+    class Died(Exception):
+        pass
+
+    def dies(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(dead_letters, "Producer", lambda properties: Torn(Producer(properties), dies))
+        post(client, "/topics/again.dlq/redrive", picked="0:0 0:1")
+    assert records(client, "again") == [], "interrupted before it was noted"
+    assert "2 dead letters sent back" in post(client, "/topics/again.dlq/redrive", picked="0:0 0:1").text
+    answer = post(client, "/topics/again.dlq/redrive", picked="0:0 0:1 0:2").text
+    assert "1 dead letter sent back to again. 2 had been sent back before." in answer
+    assert [(item["value"], item["timestamp_ms"]) for item in records(client, "again")] == [
+        (value, 1_700_000_000_001) for value in "abc"
+    ]
+    told = CliRunner().invoke(
+        tidelog, ["dlq", "redrive", "again.dlq", "--yes", "--bootstrap", broker.bootstrap]
+    )
+    assert "sent back 0" in told.output
+
+
+class Torn:
+    """A producer that ends before its transaction is committed."""
+
+    def __init__(self, producer: Any, dies: Any) -> None:
+        self._producer = producer
+        self._dies = dies
+
+    def __getattr__(self, name: str) -> Any:
+        return self._dies if name == "commit_transaction" else getattr(self._producer, name)
 
 
 def test_a_topic_newer_than_the_last_look_is_no_absent_one(broker: RunningBroker, client: TestClient) -> None:
@@ -206,4 +256,3 @@ def test_attempts_that_are_no_number_count_as_none() -> None:
     headers = (("tidelog.dlq.topic", b"t"), ("tidelog.dlq.attempts", b"-5"))
     letter = dead_letter(RecordView("d", 0, 0, 0, "CreateTime", None, None, headers))
     assert letter is not None and letter.attempts == 0
-    assert letter.headers_again() == [("tidelog.dlq.attempts", b"1")]
