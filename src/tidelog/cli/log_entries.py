@@ -17,9 +17,16 @@ import crc32c
 from tidelog.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, crc_matches, read_header
 from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.records.record import iterate_records
+from tidelog.storage.index_entries import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    IndexContent,
+    OffsetIndexEntry,
+    TimeIndexEntry,
+    read_offset_entries,
+    read_time_entries,
+)
 
-_OFFSET_INDEX_ENTRY = struct.Struct(">ii")
-_TIME_INDEX_ENTRY = struct.Struct(">qi")
 _TRANSACTION_INDEX_ENTRY = struct.Struct(">hqqqq")
 _SNAPSHOT_START = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
@@ -70,22 +77,6 @@ class Damage:
     position: int
     size_bytes: int
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetIndexEntry:
-    """The batch that holds `offset` begins at or after `file_position` of the .log file."""
-
-    offset: int
-    file_position: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimeIndexEntry:
-    """No record up to `offset` is younger than `timestamp_ms`."""
-
-    timestamp_ms: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,54 +255,34 @@ def _marker(key: bytes | None) -> str:
     return _CONTROL_TYPES.get(kind, f"control type {kind}")
 
 
-def _fixed_entries(data: bytes, entry: struct.Struct) -> tuple[list[tuple[int, ...]], int]:
-    """Whole entries without the zeros an active index is pre-allocated with, and the odd bytes left over."""
-    whole = len(data) - len(data) % entry.size
-    rows = [tuple(row) for row in entry.iter_unpack(data[:whole])]
-    while rows and not any(rows[-1]):
-        rows.pop()
-    return rows, len(data) - whole
-
-
-def _ordered(rows: list[tuple[int, ...]], column: int) -> int | None:
-    """The number of the first row that is smaller than the one before it, or None."""
-    return next(
-        (number for number in range(1, len(rows)) if rows[number][column] < rows[number - 1][column]), None
-    )
-
-
-def _index_faults(rows: list[tuple[int, ...]], odd_bytes: int, size_bytes: int) -> Iterator[Damage]:
-    disorder = _ordered(rows, 0)
-    if disorder is not None:
-        yield Damage(
-            0, 0, f"entry {disorder} goes backwards; the broker rebuilds such an index when it starts"
-        )
-    if odd_bytes:
-        yield Damage(size_bytes - odd_bytes, odd_bytes, "an incomplete entry at the end of the file")
+def _index_entries(
+    content: IndexContent[OffsetIndexEntry] | IndexContent[TimeIndexEntry], entry_bytes: int, size_bytes: int
+) -> Iterator[Entry]:
+    yield from content.entries
+    faults: list[Damage] = []
+    if content.disorder is not None:
+        reason = f"entry {content.disorder} goes backwards; the broker rebuilds such an index when it starts"
+        faults.append(Damage(0, 0, reason))
+    if content.odd_bytes:
+        place = size_bytes - content.odd_bytes
+        faults.append(Damage(place, content.odd_bytes, "an incomplete entry at the end of the file"))
+    yield from faults
+    count = len(content.entries)
+    yield Summary(count, len(faults), f"{count} entries of {entry_bytes} bytes")
 
 
 def read_offset_index(path: Path) -> Iterator[Entry]:
     """The entries of a .index file with absolute offsets."""
     data = path.read_bytes()
-    base_offset = base_offset_of(path) or 0
-    rows, odd_bytes = _fixed_entries(data, _OFFSET_INDEX_ENTRY)
-    for relative, position in rows:
-        yield OffsetIndexEntry(base_offset + relative, position)
-    faults = list(_index_faults(rows, odd_bytes, len(data)))
-    yield from faults
-    yield Summary(len(rows), len(faults), f"{len(rows)} entries of {_OFFSET_INDEX_ENTRY.size} bytes")
+    content = read_offset_entries(data, base_offset_of(path) or 0)
+    return _index_entries(content, OFFSET_ENTRY_BYTES, len(data))
 
 
 def read_time_index(path: Path) -> Iterator[Entry]:
     """The entries of a .timeindex file with absolute offsets."""
     data = path.read_bytes()
-    base_offset = base_offset_of(path) or 0
-    rows, odd_bytes = _fixed_entries(data, _TIME_INDEX_ENTRY)
-    for timestamp_ms, relative in rows:
-        yield TimeIndexEntry(timestamp_ms, base_offset + relative)
-    faults = list(_index_faults(rows, odd_bytes, len(data)))
-    yield from faults
-    yield Summary(len(rows), len(faults), f"{len(rows)} entries of {_TIME_INDEX_ENTRY.size} bytes")
+    content = read_time_entries(data, base_offset_of(path) or 0)
+    return _index_entries(content, TIME_ENTRY_BYTES, len(data))
 
 
 def read_transaction_index(path: Path) -> Iterator[Entry]:

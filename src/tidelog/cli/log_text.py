@@ -12,14 +12,13 @@ from tidelog.cli.log_entries import (
     CheckpointRow,
     Damage,
     Entry,
-    OffsetIndexEntry,
     ProducerEntry,
     Summary,
-    TimeIndexEntry,
     base_offset_of,
 )
 from tidelog.cli.output import bytes_text, utc_text
 from tidelog.cli.record_format import json_bytes
+from tidelog.storage.index_entries import OffsetIndexEntry, TimeIndexEntry
 
 _KINDS = {
     ".log": "a log segment: record batches, stored exactly as they travel",

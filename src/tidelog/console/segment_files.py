@@ -10,16 +10,21 @@ meanwhile (retention, a roll) is left out. Works on Apache Kafka's files too: th
 import os
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from tidelog.console.faults import FORBIDDEN, NOT_FOUND, ConsoleFault
-from tidelog.storage.offset_index import OffsetIndex
-from tidelog.storage.time_index import TimeIndex
+from tidelog.storage.index_entries import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TimeIndexEntry,
+    read_offset_entries,
+    read_time_entries,
+)
 
 SEGMENTS_SHOWN_MAX = 1_000
 ENTRIES_SHOWN_MAX = 400
-INDEX_BYTES_MAX = 16 << 20
+#: what is read of an index: whole entries, of either kind
+INDEX_BYTES_MAX = 170_000 * OFFSET_ENTRY_BYTES * TIME_ENTRY_BYTES
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _OTHER_FILES = (".index", ".timeindex", ".txnindex", ".snapshot")
 
@@ -52,20 +57,12 @@ class OffsetEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeEntry:
-    """The greatest timestamp up to `offset`."""
-
-    timestamp_ms: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class IndexView:
     """The entries of a segment's indexes, the first ENTRIES_SHOWN_MAX of each; counts are of all."""
 
     offsets: tuple[OffsetEntry, ...]
     offsets_count: int
-    times: tuple[TimeEntry, ...]
+    times: tuple[TimeIndexEntry, ...]
     times_count: int
     problems: tuple[str, ...]
 
@@ -126,8 +123,8 @@ class SegmentFiles:
                     log_file.st_mtime,
                     active,
                     others,
-                    others[".index"] // 8 if ".index" in others else None,
-                    others[".timeindex"] // 12 if ".timeindex" in others else None,
+                    others[".index"] // OFFSET_ENTRY_BYTES if ".index" in others else None,
+                    others[".timeindex"] // TIME_ENTRY_BYTES if ".timeindex" in others else None,
                 )
             )
         return views
@@ -139,52 +136,39 @@ class SegmentFiles:
                 f"there is no segment {base_offset}", "Retention may have deleted it.", NOT_FOUND
             )
         problems: list[str] = []
-        offsets = OffsetIndex.decode(base_offset, _content(folder / f"{base_offset:020d}.index", 8, problems))
-        times = TimeIndex.decode(
-            base_offset, _content(folder / f"{base_offset:020d}.timeindex", 12, problems)
-        )
-        assert offsets is not None and times is not None, "whole entries were read"
-        # Kafka allocates index files at their greatest size: behind an active segment's entries are zeros.
-        positions = list(offsets.positions)
-        while positions and positions[-1] == 0:
-            positions.pop()
-        timestamps = list(times.timestamps_ms)
-        while timestamps and timestamps[-1] == 0:
-            timestamps.pop()
-        if not (_ascends(positions) and _ascends(timestamps)):
+        stem = folder / f"{base_offset:020d}"
+        offsets = read_offset_entries(_content(stem.with_suffix(".index"), problems), base_offset)
+        _note_odd_bytes(stem.with_suffix(".index"), offsets.odd_bytes, problems)
+        times = read_time_entries(_content(stem.with_suffix(".timeindex"), problems), base_offset)
+        _note_odd_bytes(stem.with_suffix(".timeindex"), times.odd_bytes, problems)
+        if offsets.disorder is not None or times.disorder is not None:
             problems.append("entries are out of order: the index is damaged and is rebuilt at the next start")
-        before = (0, *positions)
+        shown = offsets.entries[:ENTRIES_SHOWN_MAX]
+        before = (0, *(entry.file_position for entry in shown))
         return IndexView(
             tuple(
-                OffsetEntry(base_offset + offsets.relative_offsets[slot], position, position - before[slot])
-                for slot, position in enumerate(positions[:ENTRIES_SHOWN_MAX])
+                OffsetEntry(entry.offset, entry.file_position, entry.file_position - before[slot])
+                for slot, entry in enumerate(shown)
             ),
-            len(positions),
-            tuple(
-                TimeEntry(timestamp_ms, base_offset + times.relative_offsets[slot])
-                for slot, timestamp_ms in enumerate(timestamps[:ENTRIES_SHOWN_MAX])
-            ),
-            len(timestamps),
+            len(offsets.entries),
+            times.entries[:ENTRIES_SHOWN_MAX],
+            len(times.entries),
             tuple(problems),
         )
 
 
-def _ascends(numbers: list[int]) -> bool:
-    return all(first < second for first, second in pairwise(numbers))
+def _note_odd_bytes(path: Path, odd_bytes: int, problems: list[str]) -> None:
+    if odd_bytes:
+        problems.append(f"{path.name} ends with {odd_bytes} bytes that are no whole entry")
 
 
-def _content(path: Path, entry_bytes: int, problems: list[str]) -> bytes:
-    """The whole entries of an index file; what is odd about it becomes a problem in words."""
+def _content(path: Path, problems: list[str]) -> bytes:
+    """An index file, as far as it is read; that it is not there becomes a problem in words."""
     try:
         with path.open("rb") as file:
-            data = file.read(INDEX_BYTES_MAX)
+            return file.read(INDEX_BYTES_MAX)
     except FileNotFoundError:
         problems.append(f"{path.name} is not there yet")
-        return b""
     except OSError as failure:
         problems.append(f"{path.name} cannot be read: {failure.strerror}")
-        return b""
-    odd = len(data) % entry_bytes
-    if odd:
-        problems.append(f"{path.name} ends with {odd} bytes that are no whole entry")
-    return data[: len(data) - odd]
+    return b""

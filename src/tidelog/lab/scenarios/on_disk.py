@@ -1,7 +1,6 @@
 """On disk: folders, segments, sparse indexes, two lookups through the files, and a batch byte by byte."""
 
 import bisect
-import struct
 from pathlib import Path
 
 from confluent_kafka import TopicPartition
@@ -12,13 +11,12 @@ from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
 from tidelog.records.batch import HEADER_SIZE, crc_matches, read_header
 from tidelog.records.record import iterate_records
+from tidelog.storage.index_entries import read_offset_entries, read_time_entries
 
 RECORDS = 600
 START_MS = 1_700_000_000_000
 STEP_MS = 1_000
 WANTED_OFFSET = 437
-OFFSET_ENTRY = struct.Struct(">ii")
-TIME_ENTRY = struct.Struct(">qi")
 
 SCENARIO = Scenario(
     name="on-disk",
@@ -99,18 +97,14 @@ def indexes(lab: Lab, see: Observation) -> None:
 
 def offset_entries(segment: Path) -> list[tuple[int, int]]:
     """(offset, position) of every entry of a segment's .index."""
-    base = int(segment.stem)
-    data = segment.with_suffix(".index").read_bytes()
-    rows = (OFFSET_ENTRY.unpack_from(data, start) for start in range(0, len(data) // 8 * 8, 8))
-    return [(base + relative, position) for relative, position in rows if position]
+    content = read_offset_entries(segment.with_suffix(".index").read_bytes(), int(segment.stem))
+    return [(entry.offset, entry.file_position) for entry in content.entries]
 
 
 def time_entries(segment: Path) -> list[tuple[int, int]]:
     """(timestamp, offset) of every entry of a segment's .timeindex."""
-    base = int(segment.stem)
-    data = segment.with_suffix(".timeindex").read_bytes()
-    rows = (TIME_ENTRY.unpack_from(data, start) for start in range(0, len(data) // 12 * 12, 12))
-    return [(moment, base + relative) for moment, relative in rows if moment > 0]
+    content = read_time_entries(segment.with_suffix(".timeindex").read_bytes(), int(segment.stem))
+    return [(entry.timestamp_ms, entry.offset) for entry in content.entries]
 
 
 def find_offset(folder: Path, offset: int) -> tuple[Path, int, int, str]:
