@@ -24,7 +24,7 @@ from tidelog.protocol.fetch import (
     offset_position,
 )
 from tidelog.protocol.primitives import INT32, INT64, unsigned_varint
-from tidelog.storage.partition_log import LogSlice
+from tidelog.storage.readable_log import LogSlice
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

@@ -21,7 +21,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol.fetch import FetchPartition, FetchRequest, PartitionFetched, encode_response
 from tidelog.replication.leader import Contact
 from tidelog.replication.throttle import Throttle, is_throttled
-from tidelog.storage.partition_log import LogSlice
+from tidelog.storage.readable_log import LogSlice
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

@@ -10,22 +10,18 @@ readers even while their segment exists; batches before the recovery point were 
 of those that were merely deleted. What goes into the checkpoint is `recovery_checkpoint`: a closed segment
 counts as flushed when its indexes are, too.
 The high watermark belongs to the partition that owns the log, and is given where it is needed.
-
-Reading returns ranges of a segment's file, always whole batches: the batch that holds the wanted offset and
-those behind it. Kafka cuts at the byte limit and leaves half a batch for the client to drop; here the index
-makes the exact boundary cheap, and it is also where the same reader will go on.
+How a log is read is in `readable_log`.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 from uuid import UUID
 from zlib import crc32
 
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import INT64_MAX, LogConfig
-from tidelog.records.batch import CONTROL_BIT, HEADER_SIZE, BatchHeader, read_header
-from tidelog.storage.disk import Bytes, Disk, File
+from tidelog.records.batch import CONTROL_BIT, BatchHeader
+from tidelog.storage.disk import Bytes, Disk
 from tidelog.storage.flush_plan import FlushPlan
 from tidelog.storage.leader_epochs import LEADER_EPOCH_CHECKPOINT, LeaderEpochs
 from tidelog.storage.offset_index import RELATIVE_OFFSET_MAX
@@ -38,6 +34,7 @@ from tidelog.storage.producer_state import (
     remove_snapshots,
     snapshot_path,
 )
+from tidelog.storage.readable_log import ReadableLog
 from tidelog.storage.recovery import Recovery
 from tidelog.storage.retention import DroppedSegments, RetentionPlan, plan_retention
 from tidelog.storage.segment import (
@@ -47,49 +44,27 @@ from tidelog.storage.segment import (
     SWAP,
     TIME_INDEX,
     Segment,
-    TimestampedOffset,
 )
-from tidelog.storage.transaction_index import AbortedTransaction
-
-# How many readers' next positions are remembered; more readers than that scan a little at each read.
-PLACES_MAX = 32
 
 
-class LogSlice(NamedTuple):
-    """Whole batches in a file: `size_bytes` from `position`. The reader goes on with `next_offset`."""
-
-    file: File
-    position: int
-    size_bytes: int
-    next_offset: int
-
-
-class PartitionLog:
+class PartitionLog(ReadableLog):
     """A log; made by `open`."""
 
     __slots__ = (
-        "_base_offsets",
         "_closed_bytes",
         "_disk",
         "_names_synced",
         "_names_version",
         "_open_files",
-        "_places",
         "_roll_after_now_ms",
         "_roll_after_timestamp_ms",
         "_segment_bytes",
         "_swapping",
         "_unsynced_indexes",
-        "active",
         "config",
         "directory",
         "dropped",
-        "leader_epochs",
-        "log_end_offset",
-        "log_start_offset",
-        "producers",
         "recovery_point",
-        "segments",
         "topic_id",
         "topic_partition",
         "truncated_bytes",
@@ -106,16 +81,13 @@ class PartitionLog:
         producers: ProducerState,
         leader_epochs: LeaderEpochs,
     ) -> None:
+        super().__init__(producers, leader_epochs)
         self._disk = disk
         self._open_files = open_files
         self.directory = directory
         self.topic_partition = topic_partition
         self.topic_id: UUID | None = None
         self.config = config
-        self.producers = producers
-        self.leader_epochs = leader_epochs
-        self.log_start_offset = 0
-        self.log_end_offset = 0
         self.recovery_point = 0
         self.truncated_bytes = 0
         # Names of new segments become durable with the next flush; at first the folder's own name is in
@@ -128,8 +100,6 @@ class PartitionLog:
         # Compacted segments that have taken their place in the log, but not yet their names.
         self._swapping: list[Segment] = []
         self.dropped = DroppedSegments(disk, directory)
-        # Offset → (segment, position) of the first batch at or after it: where readers are expected to go on.
-        self._places: dict[int, tuple[Segment, int]] = {}
 
     @classmethod
     def open(
@@ -399,127 +369,6 @@ class PartitionLog:
         self._disk.sync_directory(self.directory.rpartition("/")[0] or ".")
         self._names_synced = self._names_version
 
-    # Reading
-
-    def read(
-        self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool = True
-    ) -> LogSlice | None:
-        """The batches from the one that holds `offset` on, all of them below `upper_offset`.
-
-        At most `max_bytes`, except that with `at_least_one` the first batch comes whole whatever its size.
-        Empty when there is nothing to read yet. None when `offset` lies outside of the log.
-        """
-        log_end_offset = self.log_end_offset
-        if offset < self.log_start_offset or offset > log_end_offset:
-            return None
-        if upper_offset > log_end_offset:
-            upper_offset = log_end_offset
-        place = self._place(offset) if offset < upper_offset else None
-        if place is None:
-            active = self.active
-            if offset == log_end_offset:
-                self._remember(offset, active, active.size_bytes)
-            return LogSlice(active.file, active.size_bytes, 0, offset)
-        segment, position = place
-        end, next_offset = self._end_below(segment, upper_offset)
-        size = end - position
-        if size > max_bytes:
-            size, next_offset = self._whole_batches(segment, position, max_bytes, at_least_one)
-            if not size:
-                return LogSlice(segment.file, position, 0, offset)
-        elif size <= 0:
-            # The wanted batch reaches over the upper offset.
-            return LogSlice(segment.file, position, 0, offset)
-        self._remember(next_offset, segment, position + size)
-        return LogSlice(segment.file, position, size, next_offset)
-
-    def _place(self, offset: int) -> tuple[Segment, int] | None:
-        """The segment and position of the batch that holds `offset`, else of the first batch behind it."""
-        place = self._places.get(offset)
-        if place is not None and place[1] < place[0].size_bytes:
-            return place
-        segments = self.segments
-        for index in range(max(0, bisect_right(self._base_offsets, offset) - 1), len(segments)):
-            segment = segments[index]
-            if not segment.size_bytes:
-                continue
-            if offset <= segment.base_offset:
-                return segment, 0
-            found = segment.find(offset)
-            if found is not None:
-                return segment, found.position
-        return None
-
-    def _end_below(self, segment: Segment, upper_offset: int) -> tuple[int, int]:
-        """Where reading a segment must end so that everything lies below `upper_offset`; the offset there."""
-        if segment is self.active:
-            if upper_offset == self.log_end_offset:
-                return segment.size_bytes, upper_offset
-        else:
-            following = self._base_offsets[bisect_right(self._base_offsets, segment.base_offset)]
-            if upper_offset >= following:
-                return segment.size_bytes, following
-        place = self._place(upper_offset)
-        if place is None or place[0] is not segment:
-            return segment.size_bytes, upper_offset
-        self._remember(upper_offset, segment, place[1])
-        return place[1], upper_offset
-
-    @staticmethod
-    def _whole_batches(
-        segment: Segment, position: int, max_bytes: int, at_least_one: bool
-    ) -> tuple[int, int]:
-        """The size of the batches from `position` that fit `max_bytes`, and the offset behind them."""
-        end, next_offset = segment.last_boundary(position, position + max_bytes)
-        if end > position or not at_least_one:
-            return end - position, next_offset
-        header = read_header(segment.file.read(position, HEADER_SIZE))
-        return header.size_bytes, header.next_offset
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        places = self._places
-        if offset not in places and len(places) >= PLACES_MAX:
-            del places[next(iter(places))]
-        places[offset] = (segment, position)
-
-    def offset_by_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record whose timestamp is `timestamp_ms` or greater."""
-        for segment in self.segments:
-            if segment.max_timestamp_ms >= timestamp_ms and segment.size_bytes:
-                found = segment.find_by_timestamp(timestamp_ms, self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
-
-    def max_timestamp(self) -> TimestampedOffset | None:
-        """The record with the largest timestamp, the first of several; None in a log without timestamps."""
-        latest = max(self.segments, key=lambda segment: segment.max_timestamp_ms)
-        if latest.max_timestamp_ms < 0:
-            return None
-        return latest.find_by_timestamp(latest.max_timestamp_ms, self.log_start_offset)
-
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to `epoch` that wrote here and the offset where it ended, else (-1, -1)."""
-        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
-
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is decided, and replicated."""
-        producers = self.producers
-        producers.advance_high_watermark(high_watermark)
-        first_unstable_offset = producers.first_unstable_offset
-        if first_unstable_offset is None or first_unstable_offset > high_watermark:
-            return high_watermark
-        return first_unstable_offset
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records from `start_offset` up to `end_offset`."""
-        aborted: list[AbortedTransaction] = []
-        first = max(0, bisect_right(self._base_offsets, start_offset) - 1)
-        for segment in self.segments[first:]:
-            if segment.transaction_index.collect(start_offset, end_offset, aborted):
-                break
-        return aborted
-
     # Durability
 
     def flush_plan(self, *, closed_only: bool = False) -> FlushPlan | None:
@@ -658,16 +507,6 @@ class PartitionLog:
             segment.let_go()
         self.dropped.add(dropped, first_offset)
         return self.dropped
-
-    def boundary_at(self, offset: int) -> int:
-        """The offset, or the start of the batch that holds it: where the log ends if it is cut there."""
-        if not self.log_start_offset < offset < self.log_end_offset:
-            return offset
-        place = self._place(offset)
-        if place is None:
-            return offset
-        header = read_header(place[0].file.read(place[1], HEADER_SIZE))
-        return min(offset, header.base_offset)
 
     def lower_recovery_point(self, offset: int) -> None:
         """The log is about to be cut at `offset`: what is beyond it must not be taken for flushed.

@@ -9,7 +9,8 @@ from tidelog.records.batch import iterate_headers, read_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record, iterate_records
 from tidelog.storage.disk import Disk
-from tidelog.storage.partition_log import LogSlice, PartitionLog
+from tidelog.storage.partition_log import PartitionLog
+from tidelog.storage.readable_log import LogSlice
 from tidelog.storage.simulated_disk import SimulatedDisk
 
 TOPIC_PARTITION = TopicPartition("orders", 0)

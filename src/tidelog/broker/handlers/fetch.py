@@ -36,7 +36,7 @@ from tidelog.protocol.fetch import (
     decode_request,
     encode_response,
 )
-from tidelog.storage.partition_log import LogSlice
+from tidelog.storage.readable_log import LogSlice
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
