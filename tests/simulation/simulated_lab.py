@@ -298,10 +298,7 @@ class SimulatedView:
         return ClusterView(image.controller_id, {n: f"host{n}:9092" for n in image.alive_brokers}, found)
 
     def partition(self, topic: str, partition: int) -> PartitionView:
-        for found in self.view().partitions:
-            if (found.topic, found.partition) == (topic, partition):
-                return found
-        raise LookupError(f"there is no partition {topic}-{partition}")
+        return self.view().partition(topic, partition)
 
     def leader(self, topic: str, partition: int) -> int:
         return self.partition(topic, partition).leader
@@ -404,6 +401,10 @@ class SimulatedSender:
         for topic, key, value, partition in waiting:
             self.deliveries.append(self._deliver(topic, key, value, partition, began_ms))
         return list(self.deliveries)
+
+    def fates(self, timeout_seconds: float = WAIT_SECONDS) -> list[Delivery]:
+        """Every record has one after a flush here, if only _MSG_TIMED_OUT."""
+        return self.flush(timeout_seconds)
 
     def abandon(self) -> None:
         self._waiting.clear()

@@ -58,6 +58,13 @@ class ClusterView(NamedTuple):
             if partition.leader < 0 or not set(partition.replicas) <= set(partition.isr)
         )
 
+    def partition(self, topic: str, partition: int) -> PartitionView:
+        """One partition; LookupError if it is not known."""
+        for found in self.partitions:
+            if (found.topic, found.partition) == (topic, partition):
+                return found
+        raise LookupError(f"there is no partition {topic}-{partition}")
+
 
 def ask(
     address: str,

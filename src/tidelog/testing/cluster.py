@@ -265,10 +265,7 @@ class RunningCluster:
 
     def partition(self, topic: str, partition: int) -> PartitionView:
         """Leader, replicas and ISR of a partition; LookupError if it is not known."""
-        for found in self.view().partitions:
-            if (found.topic, found.partition) == (topic, partition):
-                return found
-        raise LookupError(f"there is no partition {topic}-{partition}")
+        return self.view().partition(topic, partition)
 
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition, -1 if none does."""

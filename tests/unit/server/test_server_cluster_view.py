@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.model.settings_table import BROKER_SETTINGS
 from tidelog.server import local_cluster
-from tidelog.server.cluster_view import NoView, PartitionView, ask
+from tidelog.server.cluster_view import ClusterView, NoView, PartitionView, ask
 from tidelog.server.restart_policy import RestartPolicy, Verdict
 
 
@@ -103,3 +103,11 @@ def test_nobody_there_is_no_view() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(NoView):
         ask(address)
+
+
+def test_a_partition_of_a_view() -> None:
+    rows = tuple(PartitionView("t", number, 1, (1,), (1,)) for number in range(2))
+    view = ClusterView(1, {}, rows)
+    assert view.partition("t", 1) is rows[1]
+    with pytest.raises(LookupError, match="no partition t-2"):
+        view.partition("t", 2)
