@@ -222,16 +222,18 @@ def _describe(link: Link, broker: int, kind: str, ids: list[str], found: dict[st
         return []
     field = "groups" if api == DESCRIBE_GROUPS else "group_ids"
     fields = {field: tuple(ids), "include_authorized_operations": False}
-    answer = link.request(api, fields, lowest=lowest, highest=highest)
-    stale: list[str] = []
-    for row in answer.groups:
-        code = known_code(row.error_code)
-        if code in MOVED:
-            stale.append(str(row.group_id))
-        elif code == ErrorCode.NONE:
-            view = _classic(row, broker) if kind == "classic" else _modern(row, broker, kind)
-            found[view.id] = view
+    answered, stale = _answered(link.request(api, fields, lowest=lowest, highest=highest).groups)
+    for row in answered:
+        view = _classic(row, broker) if kind == "classic" else _modern(row, broker, kind)
+        found[view.id] = view
     return stale
+
+
+def _answered(groups: Iterable[Any]) -> tuple[list[Any], list[str]]:
+    """The rows of groups that were answered for, and the groups that have moved."""
+    codes = [(known_code(row.error_code), row) for row in groups]
+    answered = [row for code, row in codes if code == ErrorCode.NONE]
+    return answered, [str(row.group_id) for code, row in codes if code in MOVED]
 
 
 def _sorted(members: Iterable[MemberView]) -> tuple[MemberView, ...]:
@@ -316,13 +318,8 @@ def _fetch_many(link: Link, ids: list[str], found: dict[str, Committed]) -> list
     answer = link.request(
         OFFSET_FETCH, {"groups": groups, "require_stable": False}, lowest=MANY_GROUPS_VERSION, highest=9
     )
-    stale: list[str] = []
-    for group in answer.groups:
-        code = known_code(group.error_code)
-        if code in MOVED:
-            stale.append(str(group.group_id))
-        elif code == ErrorCode.NONE:
-            found[str(group.group_id)] = _offsets(group.topics)
+    answered, stale = _answered(answer.groups)
+    found.update({str(group.group_id): _offsets(group.topics) for group in answered})
     return stale
 
 
