@@ -1,7 +1,7 @@
 """A pipeline as a process of its own, as `tidelog pipeline run` starts it, to be killed at any moment.
 
-`run_with_kills` starts it, kills the driver with everything that it started at a random moment, and starts
-it again; the last run is let end. The state of pipelines is in a folder of the test.
+`run_with_kills` starts it, kills the driver with its JVM at a random moment, and starts it again; the last
+run is let end. The state of pipelines is in a folder of the test.
 """
 
 import json
@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 RUN_SECONDS_MAX = 400.0
+#: a kill comes up to so long after what it waits for
+DELAY_SECONDS_MAX = 2.5
 
 
-def start(definition: dict[str, Any], folder: Path, *more: str) -> subprocess.Popen[str]:
+def start(definition: dict[str, Any], folder: Path) -> subprocess.Popen[str]:
     """Start a pipeline; its file and its output are in `folder`."""
     path = folder / f"{definition['name']}.yaml"
     # JSON is YAML.
@@ -25,7 +27,7 @@ def start(definition: dict[str, Any], folder: Path, *more: str) -> subprocess.Po
     environment = {**os.environ, "TIDELOG_PIPELINES": str(folder / "state")}
     with (folder / "output.txt").open("a") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "tidelog.cli", "pipeline", "run", str(path), "--progress", "1", *more],
+            [sys.executable, "-m", "tidelog.cli", "pipeline", "run", str(path), "--progress", "0.25"],
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
@@ -35,49 +37,58 @@ def start(definition: dict[str, Any], folder: Path, *more: str) -> subprocess.Po
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
-    """SIGKILL for the driver, Spark's JVM and the Python workers."""
+    """SIGKILL for the driver and Spark's JVM; Python workers notice and end."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(30)
 
 
-def run_to_end(definition: dict[str, Any], folder: Path, *more: str) -> str:
-    """Run until it ends by itself; returns what it printed."""
-    process = start(definition, folder, *more)
+def run_to_end(definition: dict[str, Any], folder: Path) -> None:
+    """Run until it ends by itself, as it should."""
+    process = start(definition, folder)
     try:
         code = process.wait(RUN_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         kill(process)
         raise
-    text = (folder / "output.txt").read_text()
-    assert code == 0, text[-4000:]
-    return text
+    assert code == 0, _output(folder)
+    assert _status(definition, folder)["state"] == "ended"
 
 
-def rows_reported(definition: dict[str, Any], folder: Path) -> int:
-    """How many rows the pipeline has reported since its start; 0 before that."""
-    path = folder / "state" / definition["name"] / "status.json"
-    if not path.exists():
-        return 0
-    return sum(one["rows"] for one in json.loads(path.read_text())["progress"])
+def wait_for(definition: dict[str, Any], folder: Path, process: "subprocess.Popen[str]", rows: int) -> None:
+    """Until the queries run and have reported so many rows since the start."""
+    deadline = time.monotonic() + RUN_SECONDS_MAX
+    while True:
+        status = _status(definition, folder)
+        mine = status.get("pid") == process.pid and status["state"] == "running"
+        if mine and sum(one["rows"] for one in status["progress"]) >= rows:
+            return
+        assert process.poll() is None, f"it ended too early\n{_output(folder)}"
+        assert time.monotonic() < deadline, _output(folder)
+        time.sleep(0.05)
 
 
-def run_with_kills(definition: dict[str, Any], folder: Path, kills: int, seed: int) -> int:
-    """Run with `kills` kills, each a random time after the first reported rows, then to the end.
+def run_with_kills(definition: dict[str, Any], folder: Path, kills: int, seed: int) -> None:
+    """Run with `kills` kills, each a random time after its queries have started, then to the end.
 
-    Returns how many of them hit a pipeline that was at work.
+    The first may come before anything is written. The others wait for the first rows, so that something
+    is done from one kill to the next.
     """
     moments = random.Random(seed)
-    hits = 0
-    for _ in range(kills):
-        (folder / "state" / definition["name"] / "status.json").unlink(missing_ok=True)
+    for number in range(kills):
         process = start(definition, folder)
-        deadline = time.monotonic() + RUN_SECONDS_MAX
-        while process.poll() is None and not rows_reported(definition, folder):
-            assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
-            time.sleep(0.1)
-        time.sleep(moments.uniform(0, 3))
-        if process.poll() is None:
-            hits += 1
+        try:
+            wait_for(definition, folder, process, rows=min(number, 1))
+            time.sleep(moments.uniform(0, DELAY_SECONDS_MAX))
+            assert process.poll() is None, f"it ended before it could be killed\n{_output(folder)}"
+        finally:
             kill(process)
     run_to_end(definition, folder)
-    return hits
+
+
+def _status(definition: dict[str, Any], folder: Path) -> dict[str, Any]:
+    path = folder / "state" / definition["name"] / "status.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _output(folder: Path) -> str:
+    return (folder / "output.txt").read_text()[-4000:]

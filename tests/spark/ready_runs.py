@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,26 +22,45 @@ from tidelog.pipelines.run_settings import RunSettings, Trigger, kafka_options
 from tidelog.pipelines.work import Work
 
 SECONDS_MAX = 400
-FAILURES_MAX = 5
 
 
-def start_ready(spark: Any, definition: Mapping[str, Any]) -> list[Work]:
+def definition(
+    bootstrap: str, folder: Path, kind: str, dead: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """A definition for `start_ready`, with its progress below `folder`."""
+    return {
+        "name": kind,
+        "kind": kind,
+        "bootstrap": bootstrap,
+        "checkpoint": str(folder / f"checkpoint-{kind}"),
+        "dead_letters": dead,
+        "options": options,
+    }
+
+
+def join_options(left: tuple[str, str], right: tuple[str, str], on: str, **more: Any) -> dict[str, Any]:
+    """Options of `join`; a side is its topic and the schema of its values."""
+    sides = {"left": left[0], "left_schema": left[1], "right": right[0], "right_schema": right[1]}
+    return {**sides, "on": on, **more}
+
+
+def start_ready(spark: Any, given: Mapping[str, Any]) -> list[Work]:
     """Plan and start a definition, for what is there now."""
-    pipeline = ready_pipeline(definition["kind"])
-    options = check_options(pipeline.options, definition["options"], of=pipeline.name)
+    pipeline = ready_pipeline(given["kind"])
+    options = check_options(pipeline.options, given["options"], of=pipeline.name)
     run = RunSettings(
-        definition.get("name", definition["kind"]),
-        Trigger.read(definition.get("trigger", "available_now")),
-        kafka_options({"bootstrap.servers": definition["bootstrap"]}),
-        checkpoint=definition["checkpoint"],
-        dead_letters=definition.get("dead_letters"),
+        given["name"],
+        Trigger.read(given.get("trigger", "available_now")),
+        kafka_options({"bootstrap.servers": given["bootstrap"]}),
+        checkpoint=given["checkpoint"],
+        dead_letters=given.get("dead_letters"),
     )
     return pipeline.start(spark, pipeline.plan(options, run))
 
 
-def run_ready(spark: Any, definition: Mapping[str, Any]) -> list[Work]:
+def run_ready(spark: Any, given: Mapping[str, Any]) -> list[Work]:
     """The same until it has ended; a failure is raised."""
-    started = start_ready(spark, definition)
+    started = start_ready(spark, given)
     wait_for(started)
     return started
 
@@ -62,29 +80,20 @@ def wait_for(started: list[Work]) -> None:
             work.stop()
 
 
-def supervise(spark: Any, definitions: list[dict[str, Any]]) -> None:
-    """Run all to their end, and start again what fails, a few times, as a supervisor does.
+def run_all(spark: Any, definitions: list[dict[str, Any]]) -> None:
+    """Run all to their end, at the same time; the first failure is raised.
 
-    Spark gives a Python worker ten seconds to start, hard-coded, which a busy machine does not keep: so each
-    pipeline has its first batch behind it before the next is started, and may fail.
+    Each has its first batch behind it before the next is started: Spark gives a Python worker ten seconds to
+    start, hard-coded, which many that start at once on a small machine do not keep.
     """
-    running: dict[int, list[Any]] = {}
-    failures: Counter[int] = Counter()
-    waiting = list(range(len(definitions)))
+    started: list[Work] = []
     deadline = time.monotonic() + SECONDS_MAX
-    while waiting or running:
-        assert time.monotonic() < deadline, f"still running: {running}"
-        if waiting and all(_has_begun(work) for started in running.values() for work in started):
-            running[waiting[0]] = start_ready(spark, definitions[waiting.pop(0)])
-        for number, started in list(running.items()):
-            if any(work.is_active() for work in started):
-                continue
-            del running[number]
-            if faults := [work.failure() for work in started if work.failure() is not None]:
-                failures[number] += 1
-                assert failures[number] <= FAILURES_MAX, faults
-                waiting.append(number)
-        time.sleep(0.1)
+    for given in definitions:
+        while not all(_has_begun(work) for work in started):
+            assert time.monotonic() < deadline, f"not begun: {started}"
+            time.sleep(0.1)
+        started += start_ready(spark, given)
+    wait_for(started)
 
 
 def _has_begun(work: Any) -> bool:
@@ -124,7 +133,7 @@ def received(bootstrap: str, topic: str) -> list[Any]:
         assert time.monotonic() < deadline, f"the end of {topic} was not reached"
         message = consumer.poll(1)
         if message is not None and message.error() is not None:
-            ended.add(message.partition())
+            ended.add(message.partition())  # type: ignore[arg-type]  # never None in an answer
         elif message is not None:
             found.append(message)
     consumer.close()
@@ -152,7 +161,7 @@ def drive(definitions: list[dict[str, Any]]) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    supervise(spark, definitions)
+    run_all(spark, definitions)
     spark.stop()
 
 

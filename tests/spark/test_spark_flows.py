@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
-from pipeline_process import RUN_SECONDS_MAX, kill, rows_reported, run_to_end, run_with_kills, start
+from pipeline_process import kill, run_to_end, run_with_kills, start, wait_for
 from test_spark_ready_records import read_back
 
 from tidelog.client import dead_letter_headers as names
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECONDS_MAX = 400
+
+pytestmark = pytest.mark.timeout(500)
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes | None]) -> None:
@@ -81,7 +82,6 @@ def flow(bootstrap: str, topic: str, folder: Path, dead: str | None) -> dict[str
     }
 
 
-@pytest.mark.timeout(900)
 def test_what_fails_goes_to_the_dead_letters_and_the_rest_goes_on(
     spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -104,6 +104,8 @@ def test_what_fails_goes_to_the_dead_letters_and_the_rest_goes_on(
     letters = {row[0]: (row[1], read_headers(row[2])) for row in records(bootstrap, dead)}
     assert sorted(letters) == [b"key %d" % number for number in (13, 20, 21, 22, 40, 90)]
     assert work.progress().dead_letters == 6
+    # Spark forgets rows that were read by a task that failed.
+    assert work.progress().rows == 100
     value, failure = letters[b"key 13"]
     assert value == values[13] and failure.headers == (("n", b"13"),)
     assert (failure.step, failure.topic) == ("taxed", topic)
@@ -122,7 +124,6 @@ def make_out(bootstrap: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
 
 
-@pytest.mark.timeout(900)
 def test_without_a_dead_letter_topic_a_record_that_fails_stops_the_flow(
     spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -135,7 +136,6 @@ def test_without_a_dead_letter_topic_a_record_that_fails_stops_the_flow(
     assert records(bootstrap, f"{topic}-out") == []
 
 
-@pytest.mark.timeout(900)
 def test_a_step_that_keeps_state_must_say_so_and_then_does(
     spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -167,13 +167,12 @@ def file_flow(bootstrap: str, topic: str, name: str, dead: str) -> dict[str, Any
         "master": "local[2]",
         "spark": {"spark.driver.memory": "1g"},
         "dead_letters": dead,
-        "sources": {"lines": {"topic": topic, "options": {"maxOffsetsPerTrigger": "1500"}}},
+        "sources": {"lines": {"topic": topic, "options": {"maxOffsetsPerTrigger": "400"}}},
         "steps": [{"name": "numbers", "sql": "SELECT CAST(CAST(value AS STRING) AS INT) AS n FROM lines"}],
         "sinks": [{"topic": f"{topic}-out", "value": "CAST(n AS STRING)"}],
     }
 
 
-@pytest.mark.timeout(1200)
 def test_a_flow_with_killed_drivers_has_every_record_once_here_or_there(
     bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -182,8 +181,7 @@ def test_a_flow_with_killed_drivers_has_every_record_once_here_or_there(
     values: list[bytes | None] = [b"%d" % n if n % 997 else b"bad %d" % n for n in range(5_000)]
     produce(bootstrap, topic, values)
     content = {**file_flow(bootstrap, topic, "killed-flow", dead), "trigger": "available_now"}
-    hits = run_with_kills(content, tmp_path, kills=1, seed=9)
-    assert hits, "no kill hit a running pipeline"
+    run_with_kills(content, tmp_path, kills=2, seed=9)
     assert sorted(int(row[1]) for row in records(bootstrap, f"{topic}-out")) == [
         n for n in range(5_000) if n % 997
     ]
@@ -192,7 +190,6 @@ def test_a_flow_with_killed_drivers_has_every_record_once_here_or_there(
     )
 
 
-@pytest.mark.timeout(900)
 def test_status_and_stop_from_another_terminal(
     bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -209,10 +206,7 @@ def test_status_and_stop_from_another_terminal(
 
     process = start(content, tmp_path)
     try:
-        deadline = time.monotonic() + RUN_SECONDS_MAX
-        while not rows_reported(content, tmp_path):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_for(content, tmp_path, process, rows=100)
         (listed,) = json.loads(tidelog("list", "--json"))
         assert (listed["name"], listed["state"], listed["pid"]) == (name, "running", process.pid)
         assert "running" in tidelog("status", name)

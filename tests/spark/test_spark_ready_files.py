@@ -6,23 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ready_runs import received, run_ready, send, values
+from ready_runs import definition, received, run_ready, send, values
 
 MakeTopic = Callable[..., str]
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def definition(
-    bootstrap: str, folder: Path, kind: str, dead: str | None = None, **options: Any
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "bootstrap": bootstrap,
-        "checkpoint": str(folder / "checkpoint"),
-        "dead_letters": dead,
-        "options": options,
-    }
 
 
 def test_lines_of_json(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from postgres_server import PostgresServer
-from ready_runs import received, run_ready, send, start_ready, values, wait_for
+from ready_runs import definition, received, run_ready, send, start_ready, values, wait_for
 
 MakeTopic = Callable[..., str]
 
@@ -21,18 +21,6 @@ pytestmark = pytest.mark.timeout(300)
 def server() -> Iterator[PostgresServer]:
     with PostgresServer() as running:
         yield running
-
-
-def definition(
-    bootstrap: str, folder: Path, kind: str, dead: str | None = None, **options: Any
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "bootstrap": bootstrap,
-        "checkpoint": str(folder / "checkpoint"),
-        "dead_letters": dead,
-        "options": options,
-    }
 
 
 def test_rows_into_a_topic(

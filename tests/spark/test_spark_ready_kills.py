@@ -1,8 +1,8 @@
 """Ready pipelines whose driver is killed with SIGKILL at random moments, and started again: content is exact.
 
-Several pipelines share a driver process, because a session takes many seconds to start. They read in small
-batches; the driver is killed when outputs fill, at a moment chosen from a seed, and again after
-the next start. The last start may go to its end.
+Several pipelines share a driver process, because a session takes many seconds to start. Each has its turn:
+it is started first, and the driver is killed at a moment, chosen from a seed, while that pipeline is in the
+middle of its small batches. The last driver may go to its end.
 """
 
 import json
@@ -11,27 +11,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from postgres_server import PostgresServer
-from ready_runs import received, send, values
+from ready_runs import definition, join_options, send, values
 from spark_driver import Driver
 
 MakeTopic = Callable[..., str]
 RUNS = Path(__file__).with_name("ready_runs.py")
 RECORDS = 3_000
-PER_BATCH = {"maxOffsetsPerTrigger": "500"}
+#: the last batch has a part of each partition, so that the record of the end, which closes windows, is in it
+PER_BATCH = {"maxOffsetsPerTrigger": "260"}
 START_MS = 1_750_000_000_000 // 300_000 * 300_000
-#: the driver is killed so many times, each so long after its first output
-KILLS = 2
-DELAY_SECONDS_MAX = 15.0
-#: a driver that fails is started again, as a supervisor would; the content must be exact all the same
-FAILURES_MAX = 3
-DRIVER_SECONDS_MAX = 450
+#: the driver is killed up to so long after a batch has begun
+DELAY_SECONDS_MAX = 3.0
+DRIVER_SECONDS_MAX = 300
 
-pytestmark = pytest.mark.timeout(1_800)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,6 @@ class Scene:
         self.make_topic = make_topic
         self.folder = folder
         self.definitions: list[dict[str, Any]] = []
-        self.outputs: list[str] = []
 
     def add(self, name: str, kind: str, **options: Any) -> str:
         """One more pipeline; returns the topic it writes to, if it does."""
@@ -56,54 +54,41 @@ class Scene:
         if kind not in ("file-sink", "jdbc-sink"):
             output = options.get("to") or self.make_topic(2)
             options["to"] = output
-            self.outputs.append(output)
-        self.definitions.append(
-            {
-                "name": name,
-                "kind": kind,
-                "options": options,
-                "bootstrap": self.bootstrap,
-                "checkpoint": str(self.folder / "checkpoints" / name),
-            }
-        )
+        given = definition(self.bootstrap, self.folder / name, kind, **options)
+        self.definitions.append({**given, "name": name})
         return output
 
     def run(self, seed: int) -> None:
-        """Run them all, killing the driver on the way."""
+        """Run them all; for each the driver is killed once while it is at work, perhaps with others."""
         choose = random.Random(seed)
-        file = self.folder / "definitions.json"
-        file.write_text(json.dumps(self.definitions))
-        command = [sys.executable, str(RUNS), str(file)]
-        log = self.folder / "driver.log"
-        seen, kills, failures = 0, 0, 0
-        while True:
-            driver = Driver(command, log)
+        for number, target in enumerate(self.definitions):
+            before = batches_begun(target)
+            driver = self._start(self.definitions[number:] + self.definitions[:number])
             try:
-                if kills < KILLS and (found := self._more_than(seen, driver)) is not None:
-                    seen = found
-                    time.sleep(choose.uniform(0, DELAY_SECONDS_MAX))
-                    if driver.running:
-                        driver.kill(jvm_alone=choose.random() < 0.5)
-                        kills += 1
-                        continue
-                if driver.wait(DRIVER_SECONDS_MAX) == 0:
-                    break
-                failures += 1
-                assert failures <= FAILURES_MAX, driver.log_tail()
+                deadline = time.monotonic() + DRIVER_SECONDS_MAX
+                while batches_begun(target) == before:
+                    assert driver.running and time.monotonic() < deadline, driver.log_tail()
+                    time.sleep(0.02)
+                time.sleep(choose.uniform(0, DELAY_SECONDS_MAX))
+                assert driver.running, f"it ended before {target['name']} could be killed"
+                driver.kill(jvm_alone=choose.random() < 0.5)
             finally:
                 driver.close()
-        assert kills == KILLS, "it ended before it could be killed"
+        driver = self._start(self.definitions)
+        try:
+            assert driver.wait(DRIVER_SECONDS_MAX) == 0, driver.log_tail()
+        finally:
+            driver.close()
 
-    def _more_than(self, seen: int, driver: Driver) -> int | None:
-        """How many records the outputs have once they have more; None when the driver ends before."""
-        deadline = time.monotonic() + DRIVER_SECONDS_MAX
-        while driver.running:
-            assert time.monotonic() < deadline, driver.log_tail()
-            found = sum(len(received(self.bootstrap, topic)) for topic in self.outputs)
-            if found > seen:
-                return found
-            time.sleep(0.2)
-        return None
+    def _start(self, definitions: list[dict[str, Any]]) -> Driver:
+        file = self.folder / "definitions.json"
+        file.write_text(json.dumps(definitions))
+        return Driver([sys.executable, str(RUNS), str(file)], self.folder / "driver.log")
+
+
+def batches_begun(given: dict[str, Any]) -> int:
+    """How many batches the queries of a pipeline have noted down, which is what each begins with."""
+    return len(list(Path(given["checkpoint"]).glob("*/offsets/[0-9]*")))
 
 
 @pytest.fixture
@@ -123,30 +108,25 @@ def test_windows_joins_and_repetitions(scene: Scene) -> None:
     numbers = [n if n % 4 else max(0, n - 40) for n in range(RECORDS)]
     send(scene.bootstrap, repeated, [{"key": str(n), "value": {"n": n}} for n in numbers])
     schema = "n INT, at TIMESTAMP"
+    over_orders = {"topic": orders, "schema": schema, "event_time": "at", "source": PER_BATCH}
     windows = scene.add(
         "windows",
         "aggregate",
-        topic=orders,
-        schema=schema,
-        event_time="at",
+        **over_orders,
         sql="SELECT unix_seconds(window.start) AS start, count(*) AS orders, sum(n) AS total"
         " FROM records GROUP BY window(at, '5 minutes')",
-        source=PER_BATCH,
     )
-    joined = scene.add(
-        "joined",
-        "join",
-        left=orders,
-        right=payments,
-        left_schema=schema,
-        right_schema=schema,
-        left_time="at",
-        right_time="at",
-        on="n",
-        within="5 minutes",
-        select="l.n AS n",
-        source=PER_BATCH,
+    sums = scene.add(
+        "sums",
+        "aggregate",
+        **over_orders,
+        output="update",
+        sql="SELECT n % 7 AS class, count(*) AS orders, sum(n) AS total FROM records GROUP BY n % 7",
+        key="class",
     )
+    times: dict[str, Any] = {"left_time": "at", "right_time": "at", "within": "5 minutes"}
+    both = join_options((orders, schema), (payments, schema), "n", select="l.n AS n", source=PER_BATCH)
+    joined = scene.add("joined", "join", **both, **times)
     unique = scene.add("unique", "dedupe", topic=repeated, source=PER_BATCH)
     scene.run(seed=1)
     truth = [
@@ -154,9 +134,20 @@ def test_windows_joins_and_repetitions(scene: Scene) -> None:
         for first in range(0, RECORDS, 300)
     ]
     assert sorted(values(scene.bootstrap, windows), key=lambda row: int(row["start"])) == truth
+    assert_sums(values(scene.bootstrap, sums))
     # The two records of the end met as well.
     assert sorted(row["n"] for row in values(scene.bootstrap, joined)) == list(range(RECORDS + 1))
     assert sorted(row["n"] for row in values(scene.bootstrap, unique)) == sorted(set(numbers))
+
+
+def assert_sums(found: list[dict[str, int]]) -> None:
+    """Every class has grown with each of its records, which are all there in the end, and none twice."""
+    for number in range(7):
+        rows = [row for row in found if row["class"] == number]
+        orders = [row["orders"] for row in rows]
+        assert all(before < after for before, after in pairwise(orders)), f"class {number}: {orders}"
+        numbers = range(number, RECORDS + 1, 7)
+        assert rows[-1] == {"class": number, "orders": len(numbers), "total": sum(numbers)}
 
 
 def iso(at_ms: int) -> str:
@@ -190,19 +181,10 @@ def test_order_tables_files_and_a_database(scene: Scene, server: PostgresServer,
     server.execute("CREATE TABLE target_rows (n int, who text)")
     one_partition = scene.make_topic(1)
     scene.add("ordered", "order", topic=events, to=one_partition, lateness="60 seconds", source=PER_BATCH)
-    named = scene.add(
-        "named",
-        "join",
-        left=events,
-        right=customers,
-        left_schema="n INT, who STRING",
-        right_schema="name STRING",
-        on="who",
-        select=["l.n AS n", "r.name AS name"],
-        source=PER_BATCH,
-        **{"with": "table"},
-    )
-    from_files = scene.add("from-files", "file-source", path=str(inbox), files_per_batch=5)
+    sides = (events, "n INT, who STRING"), (customers, "name STRING")
+    table: dict[str, Any] = {"with": "table", "select": ["l.n AS n", "r.name AS name"], "source": PER_BATCH}
+    named = scene.add("named", "join", **join_options(*sides, "who", **table))
+    from_files = scene.add("from-files", "file-source", path=str(inbox), files_per_batch=3)
     scene.add(
         "to-files",
         "file-sink",
@@ -213,7 +195,7 @@ def test_order_tables_files_and_a_database(scene: Scene, server: PostgresServer,
         source=PER_BATCH,
     )
     from_database = scene.add(
-        "from-database", "jdbc-source", url=server.url, table="source_rows", cursor="id", rows_per_batch=500
+        "from-database", "jdbc-source", url=server.url, table="source_rows", cursor="id", rows_per_batch=250
     )
     scene.add(
         "to-database",

@@ -9,24 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ready_runs import received, run_ready, send, values
+from ready_runs import definition, join_options, received, run_ready, send, values
 
 MakeTopic = Callable[..., str]
+ORDERS: dict[str, Any] = {
+    "schema": "country STRING, cents BIGINT, at TIMESTAMP",
+    "event_time": "at",
+    "key": "country",
+}
 START_MS = 1_750_000_000_000 // 300_000 * 300_000
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def definition(
-    bootstrap: str, folder: Path, kind: str, dead: str | None = None, **options: Any
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "bootstrap": bootstrap,
-        "checkpoint": str(folder / f"checkpoint-{kind}"),
-        "dead_letters": dead,
-        "options": options,
-    }
 
 
 def test_aggregate(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:
@@ -36,14 +29,12 @@ def test_aggregate(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: 
         tmp_path,
         "aggregate",
         dead,
+        **ORDERS,
         topic=source,
         to=target,
-        schema="country STRING, cents BIGINT, at TIMESTAMP",
-        event_time="at",
         watermark="1 minute",
         sql="SELECT unix_seconds(window.start) AS start, country, count(*) AS orders, sum(cents) AS cents"
         " FROM records GROUP BY window(at, '5 minutes'), country",
-        key="country",
     )
     choose = random.Random(5)
     truth: Counter[tuple[int, str]] = Counter()
@@ -75,13 +66,11 @@ def test_aggregate_that_updates(spark: Any, bootstrap: str, make_topic: MakeTopi
         bootstrap,
         tmp_path,
         "aggregate",
+        **ORDERS,
         topic=source,
         to=target,
-        schema="country STRING, cents BIGINT, at TIMESTAMP",
-        event_time="at",
         output="update",
         sql="SELECT country, sum(cents) AS cents FROM records GROUP BY window(at, '5 minutes'), country",
-        key="country",
     )
     for cents in (1, 10, 100):
         send(bootstrap, source, [order_record(country, cents, START_MS) for country in ("DE", "FR")])
@@ -110,20 +99,10 @@ def test_a_record_that_cannot_be_decoded_stops_it_without_a_dead_letter_topic(
 
 def test_join_of_streams(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:
     orders, payments, target = make_topic(2), make_topic(2), make_topic(2)
-    given = definition(
-        bootstrap,
-        tmp_path,
-        "join",
-        left=orders,
-        right=payments,
-        to=target,
-        left_schema="order INT, country STRING",
-        right_schema="order INT, cents INT",
-        on="order",
-        type="left",
-        within="10 minutes",
-        watermark="1 minute",
-    )
+    sides = (orders, "order INT, country STRING"), (payments, "order INT, cents INT")
+    times: dict[str, Any] = {"within": "10 minutes", "watermark": "1 minute"}
+    options = join_options(*sides, "order", to=target, type="left", **times)
+    given = definition(bootstrap, tmp_path, "join", **options)
     minute = 60_000
     send(
         bootstrap,
@@ -152,18 +131,13 @@ def timed(key: int, at_ms: int, **value: Any) -> dict[str, Any]:
 
 def test_join_with_a_table(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:
     orders, customers, target = make_topic(2), make_topic(3), make_topic(1)
-    given = definition(
-        bootstrap,
-        tmp_path,
-        "join",
-        left=orders,
-        right=customers,
-        to=target,
-        left_schema="order INT, customer STRING",
-        right_schema="name STRING",
-        on="customer",
-        **{"with": "table", "type": "inner", "select": ["l.order AS order", "r.name AS name"]},
-    )
+    sides = (orders, "order INT, customer STRING"), (customers, "name STRING")
+    table: dict[str, Any] = {
+        "with": "table",
+        "type": "inner",
+        "select": ["l.order AS order", "r.name AS name"],
+    }
+    given = definition(bootstrap, tmp_path, "join", **join_options(*sides, "customer", to=target, **table))
     for name in ("old", "new"):
         send(bootstrap, customers, [{"key": f"c{n}", "value": {"name": f"{name}-{n}"}} for n in range(10)])
     send(bootstrap, customers, [{"key": "c3", "value": None}])
