@@ -97,12 +97,16 @@ def decode(
     """
     view = memoryview(data)
     headers, next_offset = _visible_batches(view, start_offset, end_offset, aborted, check_crc)
-    data_joined, stretches = _join(view, headers)
-    starts, ends = _record_bounds(data_joined, stretches)
-    return (
-        _columns(data_joined, stretches, starts, ends, start_offset, end_offset, with_headers),
-        min(max(next_offset, start_offset), end_offset),
-    )
+    if all(header.codec is Codec.NONE for _, header in headers):
+        records, stretches = _in_place(view, headers)
+    else:
+        records, stretches = _join(view, headers)
+    try:
+        starts, ends = _record_bounds(records, stretches)
+        columns = _columns(records, stretches, starts, ends, start_offset, end_offset, with_headers)
+    except IndexError:
+        raise CorruptRecord("a record has more fields than the fetched bytes hold") from None
+    return columns, min(max(next_offset, start_offset), end_offset)
 
 
 def _visible_batches(
@@ -143,6 +147,21 @@ def _commits(batch: memoryview, header: BatchHeader) -> bool:
     return any(control_type(record) == CONTROL_COMMIT for record in iterate_records(batch, header))
 
 
+def _in_place(view: memoryview, headers: Sequence[tuple[int, BatchHeader]]) -> tuple[Bytes, list[_Stretch]]:
+    """Where each batch without compression lies in what was fetched: nothing is copied."""
+    stretches: list[_Stretch] = []
+    for position, header in headers:
+        begin, end = position + HEADER_SIZE, position + header.size_bytes
+        _check_count(header, end - begin)
+        stretches.append(_Stretch(header, begin, end))
+    return np.frombuffer(view, dtype=np.uint8), stretches
+
+
+def _check_count(header: BatchHeader, size: int) -> None:
+    if header.records_count * RECORD_SIZE_MIN > size:
+        raise CorruptRecord(f"{size} bytes cannot hold {header.records_count} records")
+
+
 def _join(view: memoryview, headers: Sequence[tuple[int, BatchHeader]]) -> tuple[Bytes, list[_Stretch]]:
     """All records in one buffer, those of compressed batches unpacked, and where each batch lies in it."""
     guess = sum(
@@ -156,8 +175,7 @@ def _join(view: memoryview, headers: Sequence[tuple[int, BatchHeader]]) -> tuple
     for position, header in headers:
         piece = view[position + HEADER_SIZE : position + LOG_OVERHEAD + header.batch_length]
         buffer, size = _unpack(header.codec, piece, buffer, end)
-        if header.records_count * RECORD_SIZE_MIN > size:
-            raise CorruptRecord(f"{size} bytes cannot hold {header.records_count} records")
+        _check_count(header, size)
         stretches.append(_Stretch(header, end, end + size))
         end += size
     # The numbers of a record that is too short are read past its end before it is found wrong.
