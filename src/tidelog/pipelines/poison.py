@@ -1,7 +1,8 @@
 """Find the records on which a computation fails, by halving: whatever the computation is.
 
 A batch that fails is cut in two by offsets until single records are left. Each halving is a run: it is
-for the few that spoil a batch. When many fail it is the steps that are wrong, and the pipeline stops.
+for the few that spoil a batch. When many fail it is the steps that are wrong, and the pipeline stops: more
+than `POISON_MAX`, or every one of a batch that is not small. A small batch may well be nothing but poison.
 """
 
 import traceback
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 POISON_MAX = 100
+#: a batch of no more records may fail as a whole: it says nothing about the steps, and would never go on
+SMALL_BATCH = 20
 #: who in Spark writes the stack of a task that fails to the log, up to five times
 _TASK_LOGGERS = (
     "org.apache.spark.executor.Executor",
@@ -132,8 +135,10 @@ def halve(
             waiting.append((right, True))
         else:
             waiting += [(right, False), (left, True)]
-    if len(found) == len(places) > 1:
-        raise TooMuchPoison(f"every record of a batch fails; the last: {found[-1].reason}")
+    if len(found) == len(places) > SMALL_BATCH:
+        raise TooMuchPoison(
+            f"every one of {len(places)} records of a batch fails; the last: {found[-1].reason}"
+        )
     return found
 
 

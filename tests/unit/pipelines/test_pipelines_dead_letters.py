@@ -6,7 +6,7 @@ import pytest
 from tidelog.client import dead_letter_headers as names
 from tidelog.client.dead_letter_headers import read_headers
 from tidelog.model.identifiers import TopicPartition
-from tidelog.pipelines.poison import POISON_MAX, Place, TooMuchPoison, condition, halve
+from tidelog.pipelines.poison import POISON_MAX, SMALL_BATCH, Place, TooMuchPoison, condition, halve
 from tidelog.pipelines.ready.replay import chunk_size, cut, parse_time_ms
 from tidelog.pipelines.record_functions import run_function
 
@@ -93,9 +93,15 @@ def test_when_everything_fails_it_is_not_the_records() -> None:
     places = [Place("t", 0, n) for n in range(POISON_MAX + 50)]
     with pytest.raises(TooMuchPoison, match="more than 100"):
         halve(places, lambda some: ValueError("wrong step"))
-    with pytest.raises(TooMuchPoison, match="every record"):
-        halve(places[:2], lambda some: ValueError("wrong step"))
-    assert len(halve(places[:1], lambda some: ValueError("poison"))) == 1
+    with pytest.raises(TooMuchPoison, match="every one of 21 records"):
+        halve(places[: SMALL_BATCH + 1], lambda some: ValueError("wrong step"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, SMALL_BATCH])
+def test_a_small_batch_may_be_nothing_but_poison(count: int) -> None:
+    places = [Place("t", 0, n) for n in range(count)]
+    found = halve(places, lambda some: ValueError("poison"))
+    assert sorted(poison.place for poison in found) == places
 
 
 def test_the_condition_for_a_run_of_places() -> None:
