@@ -78,14 +78,14 @@ class Overrides:
     """What a command line says goes before what the file says."""
 
     name: str | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: the cluster, when neither the file nor the command line names one
     bootstrap_default: str | None = None
     trigger: str | None = None
     checkpoint: str | None = None
     dead_letters: str | None = None
     master: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def read_definition(

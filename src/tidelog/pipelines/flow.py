@@ -15,12 +15,11 @@ from tidelog.pipelines.dead_letters import ORIGIN, REASON, STACK, decoded, start
 from tidelog.pipelines.definition import Definition
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink, Source, Step
 from tidelog.pipelines.pipeline_options import Options
-from tidelog.pipelines.plan import Plan, PlannedQuery
+from tidelog.pipelines.plan import DEFINITION, Plan, PlannedQuery
 from tidelog.pipelines.topic_frames import start_to_topic, stream_topic
 from tidelog.pipelines.work import StreamingWork, Work
 
 FLOW = "flow"
-DEFINITION = "definition"
 #: operators of Spark's plans that keep something between records
 _STATEFUL_OPERATORS = (
     "Aggregate",

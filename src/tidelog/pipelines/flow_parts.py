@@ -8,6 +8,8 @@ A function is `file.py:name`, the file beside the pipeline's; in a Python pipeli
 """
 
 import difflib
+import os
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +65,7 @@ class Source:
     watermark: tuple[str, str] | None = None
     #: rules that a record must pass: a name, and a condition in SQL
     expect: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def words(self) -> str:
@@ -109,7 +111,8 @@ class Sink:
     reads: str
     topic: str | None = None
     format: str = "tidelog"
-    path: str | None = None
+    #: may be an address with a password in it
+    path: str | None = field(default=None, repr=False)
     #: SQL for the columns of a record; without `value` the row goes as JSON
     key: str | None = None
     value: str | None = None
@@ -117,7 +120,7 @@ class Sink:
     timestamp: str | None = None
     partition_by: tuple[str, ...] = ()
     output_mode: str = "append"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def words(self) -> str:
@@ -257,7 +260,25 @@ def read_sinks(given: Any, known: Sequence[str]) -> tuple[Sink, ...]:
     for name in names:
         if names.count(name) > 1:
             raise BadOption(f"two sinks are called {name}: give them names of their own")
+    folders: dict[str, Sink] = {}
+    for sink in sinks:
+        if sink.path is not None and (other := folders.setdefault(_folder(sink.path), sink)) is not sink:
+            # What says which batches are there is in the folder: the second sink would find its batch done.
+            raise BadOption(
+                f"the sinks {other.name} and {sink.name} write to one folder, {sink.path}:"
+                " give each its own, or put their tables together in a step (UNION ALL)"
+            )
     return sinks
+
+
+def _folder(path: str) -> str:
+    """A path in the one way that all ways of writing it have in common."""
+    scheme, separator, rest = path.partition(":")
+    if separator and scheme != "file":
+        place, slashes, names = rest.partition("//")
+        return f"{scheme}:{place}{slashes}{posixpath.normpath(names)}"
+    local = os.path.abspath(rest if separator else path)
+    return local if not local.startswith("//") else local[1:]
 
 
 def _sink(part: Any, known: Sequence[str]) -> Sink:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from tidelog.client.faults import BadOption
+from tidelog.client.masking import masked
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _DURATION = re.compile(r"\d+ *[a-z]+", re.IGNORECASE)
@@ -42,16 +43,24 @@ class Option:
     default: Any = None
     required: bool = False
     choices: tuple[str, ...] = ()
+    #: what is read or written: a checkpoint is for this value alone (`begun_with`)
+    identity: bool = False
 
     def read(self, value: Any) -> Any:
         """The typed value of what was written; raises BadOption."""
         try:
             read = _READERS[self.type](value)
         except (ValueError, TypeError):
-            raise BadOption(f"{self.name} is of type {self.type.value}, not {value!r}") from None
+            raise BadOption(f"{self.name} is of type {self.type.value}{self._not(value)}") from None
         if self.choices and read not in self.choices:
-            raise BadOption(f"{self.name} is one of {', '.join(self.choices)}, not {value!r}")
+            raise BadOption(f"{self.name} is one of {', '.join(self.choices)}{self._not(value)}")
         return read
+
+    def _not(self, value: Any) -> str:
+        """What was written, unless it may be somebody's password."""
+        if self.type is OptionType.MAP:
+            return ": name=value,name=value, or a mapping"
+        return f", not {masked(value, self.name)!r}"
 
 
 def _text(value: Any) -> str:
@@ -131,7 +140,8 @@ class Options(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"<Options {' '.join(f'{name}={value!r}' for name, value in self._values.items())}>"
+        shown = masked(self._values)
+        return f"<Options {' '.join(f'{name}={value!r}' for name, value in shown.items())}>"
 
 
 def check_options(table: Iterable[Option], given: Mapping[str, Any], *, of: str) -> Options:

@@ -1,11 +1,18 @@
-"""What a pipeline is going to do, as a value: built without Spark, shown, and carried out by `start`."""
+"""What a pipeline is going to do, as a value: built without Spark, shown, and carried out by `start`.
+
+A plan is shown to people and kept in files, so nothing that shows one has secrets in it (`client.masking`).
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidelog.client.masking import masked, masked_text, secrets_of
 from tidelog.pipelines.pipeline_options import Options
 from tidelog.pipelines.run_settings import RunSettings
+
+#: the name in `Plan.more` of what a flow was planned from
+DEFINITION = "definition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,14 @@ class Plan:
     notes: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Plan {self.run.name} {self.kind} queries={len(self.queries)}>"
+
     def lines(self) -> Iterator[str]:
         """The plan in words, a line at a time."""
+        yield from map(masked_text, self._lines())
+
+    def _lines(self) -> Iterator[str]:
         run = self.run
         yield f"pipeline {run.name} ({self.kind})"
         yield f"  cluster       {run.bootstrap or '-'}"
@@ -58,7 +71,7 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan for programs."""
-        return {
+        document: dict[str, Any] = {
             "name": self.run.name,
             "kind": self.kind,
             "bootstrap": self.run.bootstrap,
@@ -79,3 +92,12 @@ class Plan:
             ],
             "notes": list(self.notes),
         }
+        shown: dict[str, Any] = masked(document)
+        return shown
+
+    def secrets(self) -> frozenset[str]:
+        """What must not be told, whoever tells it: the text of a failure may repeat a setting."""
+        definition = self.more.get(DEFINITION)
+        parts = () if definition is None else (*definition.sources, *definition.sinks)
+        settings = (self.options, self.run.kafka, self.run.spark, *(part.options for part in parts))
+        return frozenset(secret for one in settings for secret in secrets_of(one))

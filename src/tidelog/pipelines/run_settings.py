@@ -73,12 +73,12 @@ class RunSettings:
     name: str
     trigger: Trigger = Trigger(TriggerKind.CONTINUOUS)
     #: options of the source and the sink, with the prefix `kafka.`
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: the folder of checkpoints; each query has a folder of its own in it
     checkpoint: str = ""
     dead_letters: str | None = None
     master: str = "local[*]"
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidelog.client.masking import masked_text
 from tidelog.client.pipeline_places import ENDED, FAILED, RUNNING, STARTING, STOPPED
 from tidelog.pipelines import planning
 from tidelog.pipelines.plan import Plan
@@ -96,7 +97,7 @@ class Runner:
             updated_ms=int(time.time() * 1000),
             origin=None if self._origin is None else str(self._origin),
             dead_letters=run.dead_letters,
-            failure=failure,
+            failure=None if failure is None else masked_text(failure, self._plan.secrets()),
             progress=self._progress,
             plan=self._plan.as_json(),
         )

@@ -1,7 +1,7 @@
 """Pipelines that run on this machine: who runs, how far it is, and how to ask one to stop.
 
-Their files are drawn in `client.pipeline_places`. Nothing is signalled: a process that took a dead one's
-number is never hit.
+Their files are drawn in `client.pipeline_places`. Nobody else can read them. Nothing is
+signalled: a process that took a dead one's number is never hit.
 """
 
 import fcntl
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.client.faults import BadOption, ClientFault
+from tidelog.client.masking import masked
 from tidelog.client.pipeline_places import (
     ALIVE,
     DIED,
@@ -27,6 +28,7 @@ from tidelog.pipelines.work import Progress
 
 _POLL_SECONDS = 0.2
 _ASKING_SECONDS_MAX = 0.5
+_FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 
 
 class AlreadyRunning(ClientFault):
@@ -55,6 +57,7 @@ class Status:
     @classmethod
     def read(cls, text: str) -> "Status":
         content = json.loads(text)
+        content["plan"] = masked(content["plan"])  # files of before had everything in them
         content["progress"] = tuple(Progress(**one) for one in content["progress"])
         return cls(**content)
 
@@ -67,6 +70,13 @@ def _locked(lock: int) -> bool:
     return True
 
 
+def _make_private(folder: Path) -> None:
+    """A pipeline's folder, and that of all pipelines where there was none."""
+    folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+    folder.chmod(_FOLDER_MODE)
+
+
 class Place:
     """The files of one pipeline."""
 
@@ -77,8 +87,8 @@ class Place:
 
     def __enter__(self) -> "Place":
         """Be the one who runs it; raises AlreadyRunning."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        _make_private(self.folder)
+        lock = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         # Whoever asks whether it runs holds the lock for a moment too: once is not enough to tell.
         deadline = time.monotonic() + _ASKING_SECONDS_MAX
         while not _locked(lock):
@@ -98,7 +108,9 @@ class Place:
     def tell(self, status: Status) -> None:
         """Write how it is, whole."""
         waiting = self.folder / f"{STATUS_FILE}.new"
-        waiting.write_text(json.dumps(status.as_json()))
+        waiting.unlink(missing_ok=True)
+        with os.fdopen(os.open(waiting, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "w") as file:
+            json.dump(status.as_json(), file)
         waiting.replace(self.folder / STATUS_FILE)
 
     def stop_asked(self) -> bool:
@@ -122,7 +134,7 @@ class Place:
         """Ask it to stop and wait; False when it has not stopped in time."""
         if not self.is_running():
             raise BadOption(f"pipeline {self.name} is not running")
-        (self.folder / STOP_FILE).touch()
+        (self.folder / STOP_FILE).touch(_FILE_MODE)
         deadline = time.monotonic() + timeout_seconds
         while self.is_running():
             if time.monotonic() >= deadline:
