@@ -248,7 +248,7 @@ def run(cycles: int, seed: int, folder: Path) -> int:
             test.check_log()
     except (Violation, BrokerDied) as fault:
         kept = Path(tempfile.mkdtemp(prefix="tidelog-crash-failed-"))
-        shutil.copytree(folder, kept, dirs_exist_ok=True)
+        shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
         print(f"FAILED in cycle {done} with --seed {seed}: {fault}\nThe folder is kept in {kept}", flush=True)
         return 1
     finally:

@@ -27,7 +27,7 @@ from tidelog.storage.leader_epochs import LEADER_EPOCH_CHECKPOINT, LeaderEpochs
 from tidelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_metadata import read_topic_id, write_topic_id
-from tidelog.storage.producer_replay import note_marker, replay_producers
+from tidelog.storage.producer_replay import note_marker, recall_retries, replay_producers
 from tidelog.storage.producer_state import (
     ProducerState,
     list_snapshots,
@@ -558,6 +558,7 @@ class PartitionLog(ReadableLog):
             self._disk, self.directory, self.log_start_offset, self.log_end_offset, now_ms
         )
         replay_producers(self.producers, self.segments, replay_from, self.log_end_offset)
+        recall_retries(self.producers, self.segments, self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything and begin an empty log at `offset`."""

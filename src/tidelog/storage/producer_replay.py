@@ -12,10 +12,13 @@ from tidelog.records.builder import CONTROL_ABORT, CONTROL_COMMIT, control_type
 from tidelog.records.record import iterate_records
 from tidelog.storage.disk import Bytes
 from tidelog.storage.producer_state import ProducerState
-from tidelog.storage.segment import BatchPlace, Segment
+from tidelog.storage.segment import BatchPlace, Segment, SegmentCorrupt
 from tidelog.storage.transaction_index import AbortedTransaction
 
 _END_MARKER = struct.Struct(">hi")  # version, coordinator epoch
+#: five for each of several producers
+RECALLED_BATCHES_MIN = 32
+RECALL_BLOCK_BYTES = 16 << 10
 
 
 def note_marker(
@@ -92,3 +95,31 @@ def replay_producers(
                 return
             if place.header.last_offset >= from_offset:
                 replay_batch(producers, segment, place)
+
+
+def recall_retries(producers: ProducerState, segments: list[Segment], end_offset: int) -> None:
+    """Let the state know the batches again that a producer may send once more, from the end of the log.
+
+    A snapshot keeps the last batch of a producer only, and the answers to several may have been on their way
+    when the broker stopped. The last batches of the log are looked at, RECALLED_BATCHES_MIN of them at least.
+    """
+    if not producers.producers_count:
+        return
+    found: list[BatchHeader] = []
+    wanted = RECALLED_BATCHES_MIN
+    for segment in reversed(segments):
+        positions = segment.offset_index.positions
+        begin = positions[-wanted] if len(positions) >= wanted else 0
+        try:
+            headers = [
+                place.header
+                for place in segment.batches(begin, block_bytes=RECALL_BLOCK_BYTES)
+                if place.header.base_offset < end_offset
+            ]
+        except SegmentCorrupt:
+            break  # an old segment that nobody asked for: the state is right without it
+        found[:0] = headers
+        wanted -= len(headers)
+        if wanted <= 0:
+            break
+    producers.recall(header for header in found if not header.attributes & CONTROL_BIT)

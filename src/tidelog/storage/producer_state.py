@@ -94,6 +94,21 @@ class ProducerDescription(NamedTuple):
 _Batch = tuple[int, int, int, int, int]
 
 
+def _batch_of(header: BatchHeader, base_offset: int) -> _Batch:
+    first_sequence = header.base_sequence
+    last_offset_delta = header.last_offset_delta
+    last_sequence = (
+        (first_sequence + last_offset_delta) & SEQUENCE_MASK if first_sequence >= 0 else NO_SEQUENCE
+    )
+    return (
+        first_sequence,
+        last_sequence,
+        base_offset,
+        base_offset + last_offset_delta,
+        header.max_timestamp_ms,
+    )
+
+
 class _Producer:
     """The state of one producer id."""
 
@@ -210,27 +225,31 @@ class ProducerState:
         elif producer.epoch != header.producer_epoch:
             producer.batches.clear()
             producer.epoch = header.producer_epoch
-        first_sequence = header.base_sequence
-        last_offset_delta = header.last_offset_delta
-        last_sequence = (
-            (first_sequence + last_offset_delta) & SEQUENCE_MASK if first_sequence >= 0 else NO_SEQUENCE
-        )
         batches = producer.batches
         if len(batches) == RETAINED_BATCHES_MAX:
             del batches[0]
-        batches.append(
-            (
-                first_sequence,
-                last_sequence,
-                base_offset,
-                base_offset + last_offset_delta,
-                header.max_timestamp_ms,
-            )
-        )
+        batches.append(_batch_of(header, base_offset))
         producer.last_timestamp_ms = now_ms
         if header.attributes & TRANSACTIONAL_BIT and producer.transaction_first_offset < 0:
             producer.transaction_first_offset = base_offset
             self._open_transactions[base_offset] = header.producer_id
+
+    def recall(self, headers: Iterable[BatchHeader]) -> None:
+        """Know batches before a producer's last one again; `headers` are some of the log, in its order.
+
+        What is not of the producer's present epoch, or does not end with the batch that the state has, is
+        left alone: the state is right, and only remembers less.
+        """
+        recalled: dict[int, list[_Batch]] = {}
+        for header in headers:
+            producer = self._producers.get(header.producer_id)
+            if producer is not None and header.producer_epoch == producer.epoch:
+                recalled.setdefault(header.producer_id, []).append(_batch_of(header, header.base_offset))
+        for producer_id, batches in recalled.items():
+            producer = self._producers[producer_id]
+            if producer.batches and producer.batches[-1][:4] == batches[-1][:4]:
+                known = len(producer.batches)
+                producer.batches = batches[-RETAINED_BATCHES_MAX:-known] + producer.batches
 
     def complete_transaction(
         self,

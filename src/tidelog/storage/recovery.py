@@ -44,7 +44,7 @@ from tidelog.records.batch import (
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.leader_epochs import LeaderEpochs
 from tidelog.storage.open_files import OpenFiles
-from tidelog.storage.producer_replay import replay_batch, replay_producers
+from tidelog.storage.producer_replay import recall_retries, replay_batch, replay_producers
 from tidelog.storage.producer_state import (
     ProducerState,
     list_snapshots,
@@ -271,6 +271,7 @@ class Recovery:
             self._disk, self._directory, log_start_offset, end_offset, self._now_ms
         )
         replay_producers(self._producers, segments, replay_from, end_offset)
+        recall_retries(self._producers, segments, end_offset)
 
     def _recover_unflushed(self, segments: list[Segment], first: int, log_start_offset: int) -> int:
         """Read all batches of the segments from number `first` on; return the end of the log."""

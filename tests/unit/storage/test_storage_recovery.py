@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from storage_logs import (
     NOW_MS,
+    Batch,
     append,
     file_bytes,
     fill,
@@ -16,6 +17,7 @@ from storage_logs import (
     read_all,
 )
 
+from tidelog.model.errors import Refused
 from tidelog.records.batch import read_header
 from tidelog.records.builder import assemble, build_control_batch
 from tidelog.records.compression import Codec
@@ -566,3 +568,30 @@ def test_a_swap_that_got_its_name_is_not_taken_for_one_of_the_replaced() -> None
     new[1].rename("")
     log = open_log(disk.kill(), DIRECTORY, clean=False, **SMALL)
     assert read_all(log) == expected
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 400])
+@pytest.mark.parametrize("others", [0, 4])
+def test_retries_are_known_after_a_clean_stop_and_after_a_cut(
+    disk: SimulatedDisk, segment_bytes: int, others: int
+) -> None:
+    """Answers may be lost on their way when a broker stops: of all batches that a producer has in flight."""
+    log = open_log(disk, DIRECTORY, segment_bytes=segment_bytes)
+    sent: dict[int, list[Batch]] = {producer_id: [] for producer_id in range(7, 8 + others)}
+    for number in range(12):
+        for producer_id, batches in sent.items():
+            sequence = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 2 * number}
+            batches.append(append(log, [NOW_MS, NOW_MS], **sequence))
+    log.close()
+    log = open_log(disk, DIRECTORY, segment_bytes=segment_bytes)
+    for batches in sent.values():
+        for batch in batches[-5:]:
+            verdict = log.producers.check(read_header(batch.data))
+            assert isinstance(verdict, Duplicate) and verdict.base_offset == batch.base_offset
+        assert isinstance(log.producers.check(read_header(batches[-6].data)), Refused), "five, as before"
+    cut = sent[7][-2].base_offset
+    log.truncate_to(cut)
+    for batch in sent[7][-7:-2]:
+        verdict = log.producers.check(read_header(batch.data))
+        assert isinstance(verdict, Duplicate) and verdict.base_offset == batch.base_offset
+    assert log.producers.check(read_header(sent[7][-2].data)) is None, "it is to be written again"
