@@ -62,6 +62,7 @@ class ConnectionContext:
         "principal",
         "produce_shape_end",
         "produce_shapes",
+        "produce_shapes_bytes",
         "software",
         "throttle_ms",
         "token_id",
@@ -90,6 +91,7 @@ class ConnectionContext:
         self.client_id_raw = b""
         #: shapes of earlier Produce requests, and how long the last one was (see produce_shapes)
         self.produce_shapes: dict[bytes, ProduceShape] = {}
+        self.produce_shapes_bytes = 0
         self.produce_shape_end = 0
         #: the shape of the last Fetch request, if it has one (see fetch_shapes)
         self.fetch_shape: FetchShape | None = None
@@ -97,7 +99,12 @@ class ConnectionContext:
     def forget_shapes(self) -> None:
         """Let the next Produce or Fetch request go the long way: what was allowed may not be any more."""
         self.fetch_shape = None
+        self.forget_produce_shapes()
+
+    def forget_produce_shapes(self) -> None:
+        """Let the next Produce requests go the long way."""
         self.produce_shapes.clear()
+        self.produce_shapes_bytes = 0
         self.produce_shape_end = 0
 
     def remember_client_id(self, frame: memoryview, length: int) -> None:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 #: shapes kept per connection; a producer has one per partition that it writes to alone
 SHAPES_MAX = 4096
-#: what a client may make a connection remember of one request
+#: what a client may make a connection remember of one request, and of all
 SHAPE_BYTES_MAX = 2048
+SHAPES_BYTES_MAX = 512 << 10
 #: where the correlation id ends and the remembered bytes begin
 SHAPE_START = 8
 #: the last bytes of a flexible request: no tags of the partition, the topic, the request
@@ -136,12 +137,13 @@ def remember(
     if not SHAPE_START < end <= SHAPE_BYTES_MAX or records_of(frame, end, len(frame), version) is None:
         return
     shapes = context.produce_shapes
-    if len(shapes) >= SHAPES_MAX:
-        shapes.clear()
+    key = bytes(frame[SHAPE_START:end])
+    if key not in shapes:
+        if len(shapes) >= SHAPES_MAX or context.produce_shapes_bytes > SHAPES_BYTES_MAX:
+            context.forget_produce_shapes()
+        context.produce_shapes_bytes += len(key)
     context.produce_shape_end = end
-    shapes[bytes(frame[SHAPE_START:end])] = ProduceShape(
-        version, image_version, topic, partition, replication_timeout_ms
-    )
+    shapes[key] = ProduceShape(version, image_version, topic, partition, replication_timeout_ms)
 
 
 def _varint_size(value: int) -> int:

@@ -96,8 +96,12 @@ class ProduceRules:
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
     # Whether a rule needs every batch walked; derived from the others.
     walks: bool = field(init=False)
+    # More records than this cannot be in a batch, however well compressed; derived too. What a batch claims
+    # is believed where its records are not looked at, and every record takes an offset.
+    records_max: int = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "records_max", self.decompressed_bytes_max // RECORD_SIZE_MIN)
         bounded_before = self.before_max_ms != INT64_MAX and not self.log_append_time
         object.__setattr__(self, "walks", self.walk_always or self.compacted or bounded_before)
 
@@ -183,6 +187,7 @@ def check_produced(
         if (
             records_count <= 0
             or last_offset_delta != records_count - 1
+            or records_count > rules.records_max
             or (not codec_number and records_count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE)
             or attributes & (CONTROL_BIT | LOG_APPEND_TIME_BIT)
         ):
@@ -214,6 +219,7 @@ def ends_of_plain(
     """
     max_message_bytes = rules.max_message_bytes
     latest_ms = now_ms + rules.after_max_ms
+    records_max = rules.records_max
     ends: list[tuple[int, int]] = []
     for view in views:
         size_bytes = len(view)
@@ -243,6 +249,7 @@ def ends_of_plain(
             or not 0 <= attributes <= _CODEC_LAST
             or producer_id >= 0
             or records_count <= 0
+            or records_count > records_max
             or last_offset_delta != records_count - 1
             or (not attributes and records_count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE)
             or max_timestamp_ms > latest_ms

@@ -215,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         frame_bytes_max = context.frame_bytes_max
         size = 0
         stopped_early = False
+        may_run = True
         try:
             while not stopped_early and end - start >= 4:
                 size = INT32.unpack_from(view, start)[0]
@@ -224,12 +225,15 @@ class Connection(asyncio.BufferedProtocol):
                 if stop > end:
                     break
                 answer: Any = None
-                if context.produce_shape_end and end - stop > size and not self._pending:
+                if may_run and context.produce_shape_end and end - stop > size and not self._pending:
                     run = dispatcher.handle_run(context, view, start, end)
                     if run is not None:
                         answers += run[0]
                         start = run[1]
                         continue
+                    # Not for every frame of this turn again: a client that means ill would have each of
+                    # them checked as often as there are frames before it.
+                    may_run = False
                 if context.produce_shape_end:
                     answer = dispatcher.handle_again(context, view, start + 4, stop)
                 if answer is None:

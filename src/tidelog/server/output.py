@@ -43,6 +43,14 @@ class FileRange(Protocol):
     def size_bytes(self) -> int: ...
 
 
+def _read_together(chunks: "Sequence[bytes | FileRange]", size: int) -> bytes:
+    """An answer as one piece; raises OSError if a file does not hold all of its range."""
+    answer = b"".join(c if isinstance(c, bytes) else c.file.read(c.position, c.size_bytes) for c in chunks)
+    if len(answer) != size:
+        raise OSError("a file range ended before its size")
+    return answer
+
+
 class SocketOutput:
     """Sends bytes and file ranges in order."""
 
@@ -77,6 +85,8 @@ class SocketOutput:
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes behind everything queued."""
+        if self.closed:
+            return
         sent = 0
         if not self._queue:
             try:
@@ -97,8 +107,11 @@ class SocketOutput:
         for chunk in chunks:
             size += len(chunk) if isinstance(chunk, bytes) else chunk.size_bytes
         if size <= SMALL_ANSWER_BYTES:
-            read = [c if isinstance(c, bytes) else c.file.read(c.position, c.size_bytes) for c in chunks]
-            self._enqueue(memoryview(b"".join(read)))
+            try:
+                self._enqueue(memoryview(_read_together(chunks, size)))
+            except OSError:
+                # This may be the turn of another connection, which wrote what this one waited for.
+                self._fail()
             return
         for chunk in chunks:
             self._enqueue(memoryview(chunk) if isinstance(chunk, bytes) else chunk)

@@ -280,7 +280,9 @@ class Segment:
         """Ask for the blocks of the next appends at once, more of them the faster the file has grown."""
         assert self._file is not None
         step = min(self.size_bytes, RESERVE_STEP_BYTES_MAX)
-        self._file.reserve(self.size_bytes + step)
+        # It is only a wish: what was appended is in the log, whatever the file system says to this.
+        with contextlib.suppress(OSError):
+            self._file.reserve(self.size_bytes + step)
         self._reserve_at_bytes = self.size_bytes + step - step // 4
 
     def _release_room(self, file: File) -> None:

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
 from tidelog.broker.dispatch import CloseConnection, PendingAnswer
+from tidelog.broker.handlers.produce import Targets, _append_topic
+from tidelog.broker.produce_shapes import SHAPE_BYTES_MAX, SHAPES_BYTES_MAX
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import DECODING_ERRORS
+from tidelog.protocol.produce import ProduceRequest
 
 
 def produced(answer: Any, version: int = 3) -> tuple[int, int]:
@@ -275,3 +278,52 @@ def test_a_run_on_a_full_disk_is_refused_whole() -> None:
     assert all(struct.pack(">ih", 0, ErrorCode.KAFKA_STORAGE_ERROR) in answer for answer in run[0])
     assert node.broker.partitions["t", 0].log.log_end_offset == 1
     assert struct.pack(">ihq", 0, 0, 1) in joined(node.handle(produce_frame(9, batch(b"y"))))
+
+
+def test_shapes_are_forgotten_with_the_image_and_bounded_in_bytes() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    for number in range(1000):
+        node.handle(produce_frame(9, batch(b"x"), client_id=b"%04d" % number + b"c" * 1500))
+        shapes = node.context.produce_shapes
+        assert node.context.produce_shapes_bytes == sum(map(len, shapes))
+        assert node.context.produce_shapes_bytes <= SHAPES_BYTES_MAX + SHAPE_BYTES_MAX
+    node.create_topic("another")
+    node.handle(produce_frame(9, batch(b"x"), client_id=b"0999" + b"c" * 1500))
+    assert len(node.context.produce_shapes) == 1, "the others lead to what may be gone"
+
+
+def test_a_room_that_cannot_be_reserved_is_no_fault_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is in the log by then: refusing it would leave bytes that belong to no offset."""
+    node = NodeUnderTest()
+    node.create_topic("t")
+    node.handle(produce_frame(9, batch(b"first")))
+    segment = node.broker.partitions["t", 0].log.active
+    segment._reserve_at_bytes = 0
+
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(type(segment.file), "reserve", refuse)
+    for offset in (1, 2):
+        segment._reserve_at_bytes = 0
+        assert struct.pack(">ihq", 0, 0, offset) in joined(node.handle(produce_frame(9, batch(b"x"))))
+    log = node.broker.partitions["t", 0].log
+    assert log.log_end_offset == 3 and log.size_bytes == segment.file.size_bytes
+
+
+def test_a_partition_named_twice_waits_for_the_later_batch() -> None:
+    """A retry behind a new batch has an earlier target, which must not take the place of the later one."""
+    node = NodeUnderTest()
+    node.create_topic("t", flush_messages="1")
+    old = batch(b"old", producer_id=5, producer_epoch=0, base_sequence=0)
+    partition = node.broker.partitions["t", 0]
+    partition.append_produced(memoryview(bytearray(old)), START_MS)
+    assert partition.log.recovery_point == 0, "not on the disk yet"
+    targets = Targets({}, {})
+    request = ProduceRequest(None, -1, 1000, [])
+    new = batch(b"new", producer_id=5, producer_epoch=0, base_sequence=1)
+    both = [(0, memoryview(bytearray(new))), (0, memoryview(bytearray(old)))]
+    produced = _append_topic(node.broker, node.context, request, "t", both, 9, START_MS, targets, {})
+    assert [one.base_offset for one in produced] == [1, 0]
+    assert targets.flushes == {partition: 2}

@@ -12,7 +12,13 @@ from tidelog.records.batch import HEADER, HEADER_SIZE, BatchHeader, checksum, cr
 from tidelog.records.builder import build_batch, build_control_batch
 from tidelog.records.compression import Codec, compress
 from tidelog.records.record import Record, iterate_records
-from tidelog.records.validation import RECORD_ERRORS_MAX, CheckedBatch, ProduceRules, check_produced
+from tidelog.records.validation import (
+    RECORD_ERRORS_MAX,
+    CheckedBatch,
+    ProduceRules,
+    check_produced,
+    ends_of_plain,
+)
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -364,3 +370,37 @@ class TestRecompression:
 
 def _but_for_compression(header: BatchHeader) -> BatchHeader:
     return header._replace(batch_length=0, crc=0, attributes=header.attributes & ~7)
+
+
+def test_a_compressed_batch_cannot_claim_offsets_without_end() -> None:
+    """Its records are not looked at, but what they could be at most is known."""
+    batch = build_batch(records(), codec=Codec.LZ4)
+    for count in (2**31 - 1, DEFAULT.records_max + 1):
+        claiming = altered(batch, records_count=count, last_offset_delta=count - 1)
+        assert code_for(claiming) is ErrorCode.INVALID_RECORD
+        assert ends_of_plain([memoryview(claiming)], DEFAULT, NOW_MS) is None
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_short_check_knows_what_the_long_one_refuses(seed: int) -> None:
+    """For batches of producers without ids: the same verdict, the same ends."""
+    chance = random.Random(seed)
+    batch = bytearray(build_batch(records(chance.randint(1, 5)), codec=chance.choice(list(Codec))))
+    kind = chance.randrange(4)
+    if kind == 1:
+        field = chance.choice(BatchHeader._fields[1:])
+        values = (-2, -1, 0, 1, 2, 5, 8, 16, 32, 64, 127)
+        batch = bytearray(altered(bytes(batch), **{field: chance.choice(values)}))
+    elif kind == 2:
+        batch[chance.randrange(len(batch))] ^= 1 << chance.randrange(8)
+    elif kind == 3:
+        del batch[chance.randrange(len(batch)) :]
+    ends = ends_of_plain([memoryview(batch)], DEFAULT, NOW_MS)
+    verdict = check(batch)
+    if ends is not None:
+        assert isinstance(verdict, CheckedBatch)
+        header = verdict.header
+        assert ends == [(header.last_offset_delta, header.max_timestamp_ms)]
+        assert header.producer_id < 0 and not header.transactional
+    elif isinstance(verdict, CheckedBatch):
+        assert verdict.header.producer_id >= 0 or verdict.header.attributes > Codec.ZSTD

@@ -288,7 +288,11 @@ def handle_again(
     if shape is None:
         return None
     key, version, correlation_id = SHORT_PREFIX.unpack_from(buffer, start)
-    if key != PRODUCE or version != shape.version or shape.image_version != broker.image_version:
+    if shape.image_version != broker.image_version:
+        # Whatever they lead to may be gone; those that still count are learnt again.
+        context.forget_produce_shapes()
+        return None
+    if key != PRODUCE or version != shape.version:
         return None
     try:
         records = records_of(buffer, end, stop, version)
@@ -344,7 +348,8 @@ def handle_run(
         return None
     if isinstance(outcome, Refused):
         refusal = [(shape.topic, [_refusal(partition.index, outcome, partition.log.log_start_offset)])]
-        broker.metrics.requests.error(PRODUCE, outcome.code)
+        for _ in correlation_ids:
+            broker.metrics.requests.error(PRODUCE, outcome.code)
         return [encode_response(refusal, shape.version, each) for each in correlation_ids], start
     if (partition.waiters or partition.commits) and not partition.progressing:
         broker.note_progress(partition)
@@ -455,11 +460,12 @@ def _append_topic(
             continue
         base_offset, log_append_time_ms, flush_to = outcome
         if flush_to >= 0:
-            targets.flushes[partition] = flush_to
+            # A request may name a partition twice.
+            targets.flushes[partition] = max(flush_to, targets.flushes.get(partition, 0))
         if replicated and records is not None:
             end_offset = base_offset + read_header(records).last_offset_delta + 1
             if partition.replicated(end_offset) is not ErrorCode.NONE:
-                targets.replications[partition] = end_offset
+                targets.replications[partition] = max(end_offset, targets.replications.get(partition, 0))
         if (partition.waiters or partition.commits) and not partition.progressing:
             broker.note_progress(partition)
         produced.append(
