@@ -1,13 +1,17 @@
 """Topics that a pipeline writes and that are not there yet, made like those it reads."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.cluster import Cluster
-from tidelog.client.faults import ClientFault
+from tidelog.client.faults import ClientFault, Refusal, known_code
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.apis import METADATA
 
 _PREFIX = "kafka."
-SECONDS_MAX = 30.0
+CREATE_TOPICS = 19
+TIMEOUT_MS = 30_000
 
 
 class CannotMakeTopic(ClientFault):
@@ -36,22 +40,34 @@ def make_missing(
     `names` says for each topic of the source what it is called in the target; `counts`, how many partitions
     the source has, if it is not a topic of a cluster. Raises CannotMakeTopic.
     """
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-    admin = AdminClient({name.removeprefix(_PREFIX): text for name, text in target.items()})
-    try:
-        present = admin.list_topics(timeout=SECONDS_MAX).topics
-        missing = {topic: name for topic, name in names.items() if name not in present}
+    with Cluster(client_settings(target)) as cluster:
+        missing = sorted(set(names.values()) - set(cluster.topics(names.values())))
         if not missing:
             return
-        sizes = partition_counts(source, list(missing)) if counts is None else counts
-        new = [NewTopic(name, sizes[topic], -1) for topic, name in missing.items()]
-        for name, future in admin.create_topics(new).items():
-            try:
-                future.result(SECONDS_MAX)
-            except KafkaException as fault:
-                if fault.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise CannotMakeTopic(f"topic {name}: {fault.args[0].str()}") from fault
-    except KafkaException as fault:
-        raise CannotMakeTopic(str(fault.args[0].str())) from fault
+        topics = {name: topic for topic, name in names.items() if name in missing}
+        sizes = partition_counts(source, list(topics.values())) if counts is None else counts
+        new = [_new_topic(name, sizes[topic]) for name, topic in topics.items()]
+        try:
+            cluster.persist(lambda: _create(cluster, new))
+        except Refusal as refusal:
+            raise CannotMakeTopic(str(refusal)) from refusal
+
+
+def _new_topic(name: str, partitions: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": -1,
+        "assignments": [],
+        "configs": [],
+    }
+
+
+def _create(cluster: Cluster, new: list[dict[str, Any]]) -> None:
+    brokers = cluster.any_link().request(METADATA, {"topics": []}, lowest=4, highest=12)
+    link = cluster.link_to(int(brokers.controller_id))
+    answer = link.request(CREATE_TOPICS, {"topics": new, "timeout": TIMEOUT_MS}, lowest=4, highest=5)
+    for row in answer.topics:
+        # Somebody else may have made it meanwhile, or an earlier try of ours.
+        if known_code(row.error_code) not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise Refusal(row.error_code, f"making the topic {row.name}", row.error_message)
