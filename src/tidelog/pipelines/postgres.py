@@ -4,15 +4,21 @@ The driver is psycopg, which comes from pip (`pip install 'tidelog[postgres]'`) 
 are best left to libpq: `PGPASSWORD`, or a password file, on the machines of driver and executors.
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tidelog.client.faults import BadOption
+from tidelog.client.faults import BadOption, ClientFault
+from tidelog.client.masking import masked_text
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composable
 
 PREFIXES = ("postgresql://", "postgres://")
+# user and password before '@', hosts and database behind; an '@' that stands elsewhere may be in a password
+_REST = re.compile(r"(?:(?P<user>[^:@/?]*)(?::[^@/?]*)?@)?(?P<where>[\w.,:%\[\]-]*(?:/[^@?:]*)?)(?:\?[^@]*)?")
 CONNECT_SECONDS_MAX = 20
 # Texts of times are the same everywhere, so they can be offsets.
 SESSION = "-c timezone=UTC -c datestyle=ISO,YMD"
@@ -25,32 +31,57 @@ OPEN_TRANSACTIONS = """
 """
 
 
+class DatabaseFault(ClientFault):
+    """The database cannot be reached, or refuses what is asked; the text says what it said."""
+
+
 def address(url: str) -> str:
     """The address as libpq takes it; JDBC's spelling is accepted. Raises BadOption."""
     plain = url.removeprefix("jdbc:")
     if not plain.startswith(PREFIXES):
-        raise BadOption(
-            f"url is like postgresql://user@host:5432/database, not {url!r}: only PostgreSQL is served"
-        )
+        # What was written may be an address with a password, of another database.
+        raise BadOption("url is like postgresql://user@host:5432/database: only PostgreSQL is served")
     return plain
 
 
 def shown(url: str) -> str:
-    """The address without what is secret, for plans."""
-    plain = url.removeprefix("jdbc:")
-    scheme, _, rest = plain.partition("://")
-    before, at, after = rest.partition("@")
-    user = before.partition(":")[0] if at else ""
-    return f"{scheme}://{user}{at}{(after if at else before).partition('?')[0]}"
+    """The address without what is secret, for plans; of one that is written oddly, next to nothing."""
+    scheme, _, rest = url.removeprefix("jdbc:").partition("://")
+    found = _REST.fullmatch(rest)
+    if found is None:
+        return f"{scheme}://…"
+    user = "" if found["user"] is None else f"{found['user']}@"
+    return f"{scheme}://{user}{found['where']}"
+
+
+def check_driver() -> None:
+    """Raises DatabaseFault when psycopg is not there."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as fault:
+        raise DatabaseFault(f"PostgreSQL needs psycopg: pip install 'tidelog[postgres]' ({fault})") from None
+
+
+@contextmanager
+def told(url: str) -> Iterator[None]:
+    """What psycopg raises inside becomes a DatabaseFault, without passwords."""
+    check_driver()
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as fault:
+        raise DatabaseFault(f"{shown(url)}: {masked_text(' '.join(str(fault).split()))}") from fault
 
 
 def connect(url: str, *, autocommit: bool = False) -> "Connection[Any]":
-    """A connection; times are texts of UTC."""
-    import psycopg
+    """A connection; times are texts of UTC. Raises DatabaseFault."""
+    with told(url):
+        import psycopg
 
-    return psycopg.connect(
-        address(url), autocommit=autocommit, connect_timeout=CONNECT_SECONDS_MAX, options=SESSION
-    )
+        return psycopg.connect(
+            address(url), autocommit=autocommit, connect_timeout=CONNECT_SECONDS_MAX, options=SESSION
+        )
 
 
 def identifier(name: str) -> "Composable":

@@ -26,11 +26,11 @@ class JdbcSource:
     name = "jdbc-source"
     summary = "Rows of a database into a topic."
     options = (
-        Option("url", OptionType.TEXT, "postgresql://user@host:5432/database", required=True),
-        Option("to", OptionType.TEXT, "The topic to write.", required=True),
-        Option("table", OptionType.TEXT, "The table to read, or a view."),
-        Option("query", OptionType.TEXT, "A SELECT in place of a table."),
-        Option("cursor", OptionType.TEXT, "The column that only grows.", required=True),
+        Option("url", OptionType.TEXT, "postgresql://user@host:5432/database", required=True, identity=True),
+        Option("to", OptionType.TEXT, "The topic to write.", required=True, identity=True),
+        Option("table", OptionType.TEXT, "The table to read, or a view.", identity=True),
+        Option("query", OptionType.TEXT, "A SELECT in place of a table.", identity=True),
+        Option("cursor", OptionType.TEXT, "The column that only grows.", required=True, identity=True),
         Option("key", OptionType.TEXT, "The column that becomes the key."),
         Option("rows_per_batch", OptionType.INTEGER, "About so many rows in a micro-batch.", default=100_000),
         Option(
@@ -63,6 +63,7 @@ class JdbcSource:
         """Start the query."""
         from tidelog.pipelines.database_rows import DatabaseRows
 
+        postgres.check_driver()
         options, run = plan.options, plan.run
         spark.dataSource.register(DatabaseRows)
         names = ("url", "table", "query", "cursor", "key", "rows_per_batch")
