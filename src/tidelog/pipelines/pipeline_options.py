@@ -15,7 +15,10 @@ from tidelog.client.faults import BadOption
 from tidelog.client.masking import masked
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_DURATION = re.compile(r"\d+ *[a-z]+", re.IGNORECASE)
+#: the units that Spark knows
+_DURATION = re.compile(
+    r"(\d+) *((?:microsecond|millisecond|second|minute|hour|day|week|month|year)s?)", re.IGNORECASE
+)
 
 
 class OptionType(Enum):
@@ -84,11 +87,12 @@ def _flag(value: Any) -> bool:
     return word in _TRUE
 
 
-def _duration(value: Any) -> str:
-    text = str(value).strip()
-    if not _DURATION.fullmatch(text):
+def duration(value: Any) -> str:
+    """'10 seconds' of what somebody wrote, with the space that Spark wants; raises ValueError."""
+    found = _DURATION.fullmatch(str(value).strip())
+    if found is None:
         raise ValueError(value)
-    return text
+    return f"{found[1]} {found[2].lower()}"
 
 
 def _list(value: Any) -> tuple[str, ...]:
@@ -114,7 +118,7 @@ _READERS: Mapping[OptionType, Any] = {
     OptionType.INTEGER: _integer,
     OptionType.NUMBER: float,
     OptionType.FLAG: _flag,
-    OptionType.DURATION: _duration,
+    OptionType.DURATION: duration,
     OptionType.LIST: _list,
     OptionType.MAP: _map,
 }
@@ -162,3 +166,17 @@ def check_options(table: Iterable[Option], given: Mapping[str, Any], *, of: str)
         else:
             values[name] = option.default
     return Options(values, [name for name in written if written[name] is not None])
+
+
+def check_one_topic(options: Mapping[str, Any], *, of: str) -> None:
+    """Refuse several topics where offsets of one are compared; raises BadOption."""
+    source = {name.lower(): text for name, text in options["source"].items()}
+    if "subscribepattern" in source:
+        many = True
+    elif "assign" in source:
+        # What is no JSON is refused where it is read.
+        many = source["assign"].count("[") > 1
+    else:
+        many = "," in source.get("subscribe", options["topic"])
+    if many:
+        raise BadOption(f"{of} reads one topic, whose offsets say what is newer: run one {of} for each")

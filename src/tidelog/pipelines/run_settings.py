@@ -12,9 +12,9 @@ from typing import Any
 
 from tidelog.client.faults import BadOption
 from tidelog.client.pipeline_places import state_directory
+from tidelog.pipelines.pipeline_options import duration
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_INTERVAL = re.compile(r"\d+ *[a-z]+")
 
 
 class TriggerKind(Enum):
@@ -43,11 +43,16 @@ class Trigger:
             return cls(TriggerKind.AVAILABLE_NOW)
         if word == "continuous":
             return cls(TriggerKind.CONTINUOUS)
-        if _INTERVAL.fullmatch(word):
-            return cls(TriggerKind.INTERVAL, word)
-        raise BadOption(
-            f"trigger is available_now, continuous or an interval like '10 seconds', not {text!r}"
-        )
+        try:
+            interval = duration(word)
+            # Spark has none of these: their length depends on when they begin.
+            if interval.rstrip("s").endswith(("month", "year")):
+                raise ValueError(text)
+            return cls(TriggerKind.INTERVAL, interval)
+        except ValueError:
+            raise BadOption(
+                f"trigger is available_now, continuous or an interval like '10 seconds', not {text!r}"
+            ) from None
 
     def on(self, writer: Any) -> Any:
         """A DataStreamWriter with this trigger."""
