@@ -18,10 +18,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tidelog.client.faults import BadOption
+from tidelog.client.faults import BadOption, ClientFault
 from tidelog.pipelines import postgres
 from tidelog.pipelines.dead_letters import REASON, STACK, start_dead_letters, with_origin
-from tidelog.pipelines.pipeline_options import Option, Options, OptionType
+from tidelog.pipelines.pipeline_options import Option, Options, OptionType, check_one_topic
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import batch_application, stream_topic
@@ -31,8 +31,12 @@ BATCHES_TABLE = "tidelog_batches"
 COPY_COLUMNS = ("partition", "offset", "key", "value")
 
 
-class BadTable(ValueError):
+class BadTable(BadOption):
     """The table cannot take what the pipeline would write."""
+
+
+class LostCopy(ClientFault):
+    """PostgreSQL lost what was copied before it was merged."""
 
 
 class JdbcSink:
@@ -41,9 +45,9 @@ class JdbcSink:
     name = "jdbc-sink"
     summary = "A topic into a table of a database."
     options = (
-        Option("topic", OptionType.TEXT, "The topic to read.", required=True),
-        Option("url", OptionType.TEXT, "postgresql://user@host:5432/database", required=True),
-        Option("table", OptionType.TEXT, "The table to write, which is there.", required=True),
+        Option("topic", OptionType.TEXT, "The topic to read.", required=True, identity=True),
+        Option("url", OptionType.TEXT, "postgresql://user@host:5432/database", required=True, identity=True),
+        Option("table", OptionType.TEXT, "The table to write, which is there.", required=True, identity=True),
         Option(
             "mode",
             OptionType.TEXT,
@@ -60,6 +64,7 @@ class JdbcSink:
     def plan(self, options: Options, run: RunSettings) -> Plan:
         """One query from a topic to the database, and one for dead letters."""
         postgres.address(options["url"])
+        check_one_topic(options, of=self.name)
         if options["mode"] == "insert" and (options["key_columns"] or options["deletes"]):
             raise BadOption("jdbc-sink: key_columns and deletes are for the mode upsert")
         if options["deletes"] and len(options["key_columns"]) > 1:
@@ -79,7 +84,8 @@ class JdbcSink:
         frame = stream_topic(spark, run, "jdbc-sink", options["topic"], options["source"])
         bad = _bad(options["deletes"])
         target = _Target(options, run)
-        target.prepare()
+        with postgres.told(options["url"]):
+            target.prepare()
         writer = (
             frame.withColumn(REASON, bad)
             .writeStream.queryName(f"{run.name}-jdbc-sink")
@@ -99,10 +105,11 @@ def _bad(deletes: bool) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
     text = F.col("value").cast("string")
-    nothing = text.isNull() if not deletes else text.isNull() & F.col("key").isNull()
+    # With deletes the record's key says which record of a batch is a row's last.
+    nothing = F.col("key").isNull() if deletes else text.isNull()
     broken = text.isNotNull() & F.from_json(text, "map<string,string>").isNull()
     return (
-        F.when(nothing, F.lit("there is no value"))
+        F.when(nothing, F.lit("there is no key" if deletes else "there is no value"))
         .when(broken, F.lit("the value is not a JSON object"))
         .when(text.contains("\\u0000"), F.lit("PostgreSQL has no place for the character 0"))
     )
@@ -150,7 +157,7 @@ class _Target:
         with postgres.connect(self._url) as connection:
             try:
                 oid = connection.execute("SELECT %s::regclass::oid", (table,)).fetchone()
-            except errors.UndefinedTable:
+            except (errors.UndefinedTable, errors.InvalidSchemaName):
                 raise BadTable(f"there is no table {table}: create it first") from None
             assert oid is not None
             found = connection.execute(
@@ -199,8 +206,8 @@ class _Target:
         rows = frame.where(F.col(REASON).isNull()).selectExpr(
             "partition", "offset", "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value"
         )
-        rows.mapInArrow(copier(self._url, copy_table), "copied LONG").agg(F.sum("copied")).collect()
-        self._merge(copy_table, application, batch_id)
+        counts = rows.mapInArrow(copier(self._url, copy_table), "copied LONG").agg(F.sum("copied"))
+        self._merge(copy_table, application, batch_id, int(counts.first()[0] or 0))
 
     def _noted(self, application: str) -> int:
         from psycopg import sql
@@ -224,7 +231,7 @@ class _Target:
                 ).format(sql.Identifier(name))
             )
 
-    def _merge(self, copy_table: str, application: str, batch_id: int) -> None:
+    def _merge(self, copy_table: str, application: str, batch_id: int, copied: int) -> None:
         from psycopg import sql
 
         note = sql.SQL(
@@ -234,9 +241,23 @@ class _Target:
         with postgres.connect(self._url) as connection:
             # The row is locked from here on: another driver of the same query waits, and then finds it noted.
             if connection.execute(note, (application, batch_id)).rowcount:
+                self._check_copy(connection, copy_table, copied)
                 for statement in self._statements(sql.Identifier(copy_table)):
                     connection.execute(statement)
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(copy_table)))
+
+    @staticmethod
+    def _check_copy(connection: Any, copy_table: str, copied: int) -> None:
+        """All that tasks copied must be there: a crash of PostgreSQL empties tables without a log."""
+        from psycopg import sql
+
+        count = sql.SQL('SELECT count(*) FROM (SELECT DISTINCT partition, "offset" FROM {}) AS once')
+        found = connection.execute(count.format(sql.Identifier(copy_table))).fetchone()[0]
+        if found != copied:
+            raise LostCopy(
+                f"{copied} records were copied to {copy_table} and {found} are there: PostgreSQL was "
+                "restarted in between. Nothing of the batch is in the table; the next start repeats it"
+            )
 
     def _statements(self, copy_table: Any) -> Iterator[Any]:
         """What merges the copy into the target."""
