@@ -18,6 +18,8 @@ from tidelog.pipelines.topic_frames import start_to_topic
 from tidelog.pipelines.work import Work
 
 LINES = ("text", "json")
+# Spark passes over files that are a week older than the newest it has seen, without a word.
+FILE_AGE_MAX = "36500d"
 
 
 class FileSource:
@@ -26,8 +28,14 @@ class FileSource:
     name = "file-source"
     summary = "Files of a folder into a topic."
     options = (
-        Option("path", OptionType.TEXT, "The folder, or any address that Spark reads.", required=True),
-        Option("to", OptionType.TEXT, "The topic to write.", required=True),
+        Option(
+            "path",
+            OptionType.TEXT,
+            "The folder, or any address that Spark reads.",
+            required=True,
+            identity=True,
+        ),
+        Option("to", OptionType.TEXT, "The topic to write.", required=True, identity=True),
         Option(
             "format",
             OptionType.TEXT,
@@ -81,7 +89,8 @@ class FileSource:
 
 def _files(spark: Any, options: Options) -> Any:
     kind = options["format"]
-    reader = spark.readStream.format("text" if kind in LINES else kind).options(**options["read"])
+    reader = spark.readStream.format("text" if kind in LINES else kind)
+    reader = reader.option("maxFileAge", FILE_AGE_MAX).options(**options["read"])
     reader = reader.option("maxFilesPerTrigger", options["files_per_batch"])
     if options["glob"]:
         reader = reader.option("pathGlobFilter", options["glob"])

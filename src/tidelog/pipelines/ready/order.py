@@ -41,8 +41,12 @@ class Order:
     name = "order"
     summary = "Many partitions into one, in the order of event time."
     options = (
-        Option("topic", OptionType.TEXT, "The topic to read; several with commas.", required=True),
-        Option("to", OptionType.TEXT, "The topic to write, to its partition 0.", required=True),
+        Option(
+            "topic", OptionType.TEXT, "The topic to read; several with commas.", required=True, identity=True
+        ),
+        Option(
+            "to", OptionType.TEXT, "The topic to write, to its partition 0.", required=True, identity=True
+        ),
         Option(
             "event_time",
             OptionType.TEXT,
@@ -160,8 +164,9 @@ class _Ordering:
         reason = f"it came more than {self._options['lateness']} late, or has no time"
         if self._late_to is None:
             raise TooLate(
-                f"the record {first.topic}-{first.partition}@{first.offset} has no place: {reason}. "
-                "Raise lateness, or name a topic for such records in late_to"
+                f"the record {first.topic}-{first.partition}@{first.offset} has no place: {reason}, and what "
+                "comes after it is written. Name a topic for such records in late_to and start again; more "
+                "lateness helps a pipeline that begins anew, with another --name and another topic to write"
             )
         dead = with_origin(found).withColumns({REASON: F.lit(reason), STACK: F.lit(None).cast("string")})
         letters = as_dead_letters(dead, self._run, "order")

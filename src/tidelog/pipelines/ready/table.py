@@ -10,8 +10,8 @@ from typing import Any
 
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.file_batches import FileBatches, read_files
-from tidelog.pipelines.file_store import HadoopFiles
-from tidelog.pipelines.pipeline_options import Option, Options, OptionType
+from tidelog.pipelines.file_store import FileStore, HadoopFiles
+from tidelog.pipelines.pipeline_options import Option, Options, OptionType, check_one_topic
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import read_topic, stream_topic
@@ -32,8 +32,20 @@ class Table:
     name = "table"
     summary = "The latest value of each key of a topic, as a table that is kept up to date."
     options = (
-        Option("topic", OptionType.TEXT, "The topic; each key belongs to one partition.", required=True),
-        Option("path", OptionType.TEXT, "The folder of the table: a path, hdfs:// or s3a://.", required=True),
+        Option(
+            "topic",
+            OptionType.TEXT,
+            "The topic; each key belongs to one partition.",
+            required=True,
+            identity=True,
+        ),
+        Option(
+            "path",
+            OptionType.TEXT,
+            "The folder of the table: a path, hdfs:// or s3a://.",
+            required=True,
+            identity=True,
+        ),
         Option(
             "buckets", OptionType.INTEGER, "Files of the table; a batch rewrites those it has keys of.", 8
         ),
@@ -44,6 +56,7 @@ class Table:
 
     def plan(self, options: Options, run: RunSettings) -> Plan:
         """One query, or one batch job."""
+        check_one_topic(options, of=self.name)
         if options["buckets"] < 1:
             raise BadOption("buckets is at least 1, and stays the same for the life of a table")
         query = PlannedQuery(
@@ -58,6 +71,7 @@ class Table:
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query or the job."""
         options, run = plan.options, plan.run
+        check_buckets(HadoopFiles(spark, options["path"]), options["path"], options["buckets"])
         if options["snapshot"]:
             return [BatchWork(QUERY, spark, lambda work: _snapshot(spark, plan, work))]
         limits = {"maxOffsetsPerTrigger": str(options["batch_records"]), **options["source"]}
@@ -72,6 +86,22 @@ class Table:
 
 
 pipeline = Table()
+
+
+def check_buckets(store: FileStore, path: str, buckets: int, *, note: bool = False) -> None:
+    """A key is looked for in its bucket alone, so their number stays; with `note`, as it is now.
+
+    Raises BadOption.
+    """
+    place = f"{path.rstrip('/')}/_tidelog/buckets"
+    text = store.read(place)
+    if text is None:
+        if note:
+            store.write(place, str(buckets))
+    elif int(text) != buckets:
+        raise BadOption(
+            f"the table in {path} has {text} buckets, not {buckets}: say buckets={text}, or another path"
+        )
 
 
 def latest(frame: Any) -> Any:
@@ -99,6 +129,7 @@ def _apply(batch: Any, batch_id: int, options: Options) -> None:
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     store = HadoopFiles(spark, path)
     files = FileBatches(store, path, query_id)
+    check_buckets(store, path, options["buckets"], note=True)
     changed = latest(_bucketed(batch, options)).persist()
     try:
         buckets = {f"{BUCKET}={row[0]}" for row in changed.select(BUCKET).distinct().collect()}
@@ -123,8 +154,9 @@ def _apply(batch: Any, batch_id: int, options: Options) -> None:
 
 def _snapshot(spark: Any, plan: Plan, work: BatchWork) -> None:
     """The whole table anew, in place of what is there."""
-    path = plan.options["path"]
-    files = FileBatches(HadoopFiles(spark, path), path, f"snapshot-{plan.run.name}")
+    path, store = plan.options["path"], HadoopFiles(spark, plan.options["path"])
+    check_buckets(store, path, plan.options["buckets"], note=True)
+    files = FileBatches(store, path, f"snapshot-{plan.run.name}")
     frame = read_topic(spark, plan.run, plan.options["topic"], plan.options["source"])
     rows = latest(_bucketed(frame, plan.options))
     files.recover()
