@@ -29,8 +29,8 @@ class Aggregate:
     name = "aggregate"
     summary = "Event-time windows over a topic, by SQL."
     options = (
-        Option("topic", OptionType.TEXT, "The topic to read.", required=True),
-        Option("to", OptionType.TEXT, "The topic to write.", required=True),
+        Option("topic", OptionType.TEXT, "The topic to read.", required=True, identity=True),
+        Option("to", OptionType.TEXT, "The topic to write.", required=True, identity=True),
         Option(
             "schema",
             OptionType.TEXT,

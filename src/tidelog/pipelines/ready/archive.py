@@ -32,8 +32,14 @@ class Archive:
     name = "archive"
     summary = "A topic into Parquet files by date, exactly once, small files merged."
     options = (
-        Option("topic", OptionType.TEXT, "The topic, or topics with commas.", required=True),
-        Option("path", OptionType.TEXT, "The folder of the files: a path, hdfs:// or s3a://.", required=True),
+        Option("topic", OptionType.TEXT, "The topic, or topics with commas.", required=True, identity=True),
+        Option(
+            "path",
+            OptionType.TEXT,
+            "The folder of the files: a path, hdfs:// or s3a://.",
+            required=True,
+            identity=True,
+        ),
         Option(
             "batch_records",
             OptionType.INTEGER,

@@ -29,13 +29,14 @@ class Dedupe:
     name = "dedupe"
     summary = "A topic without the records that came before."
     options = (
-        Option("topic", OptionType.TEXT, "The topic to read.", required=True),
-        Option("to", OptionType.TEXT, "The topic to write.", required=True),
+        Option("topic", OptionType.TEXT, "The topic to read.", required=True, identity=True),
+        Option("to", OptionType.TEXT, "The topic to write.", required=True, identity=True),
         Option(
             "by",
             OptionType.LIST,
             "What makes records the same: key, value, or fields of a JSON value ('order', 'customer.id').",
             default=("key",),
+            identity=True,
         ),
         Option("within", OptionType.DURATION, "How long a record is remembered.", default="1 hour"),
         Option(

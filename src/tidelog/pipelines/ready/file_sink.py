@@ -25,8 +25,14 @@ class FileSink:
     name = "file-sink"
     summary = "A topic into files."
     options = (
-        Option("topic", OptionType.TEXT, "The topic to read.", required=True),
-        Option("path", OptionType.TEXT, "The folder, or any address that Spark writes.", required=True),
+        Option("topic", OptionType.TEXT, "The topic to read.", required=True, identity=True),
+        Option(
+            "path",
+            OptionType.TEXT,
+            "The folder, or any address that Spark writes.",
+            required=True,
+            identity=True,
+        ),
         Option(
             "format",
             OptionType.TEXT,

@@ -39,13 +39,20 @@ class Join:
     name = "join"
     summary = "Two topics joined by key and time."
     options = (
-        Option("left", OptionType.TEXT, "The topic on the left.", required=True),
-        Option("right", OptionType.TEXT, "The topic on the right.", required=True),
-        Option("to", OptionType.TEXT, "The topic to write.", required=True),
+        Option("left", OptionType.TEXT, "The topic on the left.", required=True, identity=True),
+        Option("right", OptionType.TEXT, "The topic on the right.", required=True, identity=True),
+        Option("to", OptionType.TEXT, "The topic to write.", required=True, identity=True),
         Option("left_schema", OptionType.TEXT, "The fields of the left values.", required=True),
         Option("right_schema", OptionType.TEXT, "The fields of the right values.", required=True),
         Option("on", OptionType.LIST, "The fields that must be the same.", required=True),
-        Option("with", OptionType.TEXT, "What the right is.", default="stream", choices=("stream", "table")),
+        Option(
+            "with",
+            OptionType.TEXT,
+            "What the right is.",
+            default="stream",
+            choices=("stream", "table"),
+            identity=True,
+        ),
         Option(
             "type",
             OptionType.TEXT,

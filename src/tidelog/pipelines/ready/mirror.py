@@ -8,6 +8,7 @@ are made with as many partitions as the source has.
 from typing import Any
 
 from tidelog.client.faults import BadOption
+from tidelog.pipelines.begun_with import TARGET_CLUSTER
 from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings, kafka_options
@@ -16,7 +17,6 @@ from tidelog.pipelines.topic_frames import stream_topic
 from tidelog.pipelines.work import StreamingWork, Work
 
 QUERY = "mirror"
-TARGET = "target"
 
 
 class Mirror:
@@ -25,9 +25,9 @@ class Mirror:
     name = "mirror"
     summary = "Topics into topics of the same or another cluster, exactly once."
     options = (
-        Option("topic", OptionType.TEXT, "The topic, or topics with commas.", required=True),
-        Option("to", OptionType.TEXT, "The topic to write, when one topic is read."),
-        Option("prefix", OptionType.TEXT, "Goes before the name of a topic in the copy.", ""),
+        Option("topic", OptionType.TEXT, "The topic, or topics with commas.", required=True, identity=True),
+        Option("to", OptionType.TEXT, "The topic to write, when one topic is read.", identity=True),
+        Option("prefix", OptionType.TEXT, "Goes before the name of a topic in the copy.", "", identity=True),
         Option(
             "to_bootstrap", OptionType.TEXT, "Brokers of the other cluster; without it, the same cluster."
         ),
@@ -63,7 +63,7 @@ class Mirror:
             does=tuple(does),
             checkpoint=run.checkpoint_of(QUERY),
         )
-        return Plan(self.name, run, options, (query,), more={"names": names, TARGET: target})
+        return Plan(self.name, run, options, (query,), more={"names": names, TARGET_CLUSTER: target})
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query."""
@@ -71,7 +71,7 @@ class Mirror:
 
         options, run, names = plan.options, plan.run, plan.more["names"]
         if options["create"]:
-            make_missing(run.kafka, plan.more[TARGET], names)
+            make_missing(run.kafka, plan.more[TARGET_CLUSTER], names)
         limits = {"maxOffsetsPerTrigger": str(options["batch_records"]), **options["source"]}
         frame = stream_topic(spark, run, QUERY, options["topic"], limits)
         renamed = sql.lit(None).cast("string")
@@ -81,7 +81,11 @@ class Mirror:
         if options["keep_partitions"]:
             columns.append("partition")
         copied = frame.select(*columns, renamed.alias("topic"))
-        chosen = {**plan.more[TARGET], **options["sink"], "checkpointLocation": run.checkpoint_of(QUERY)}
+        chosen = {
+            **plan.more[TARGET_CLUSTER],
+            **options["sink"],
+            "checkpointLocation": run.checkpoint_of(QUERY),
+        }
         writer = copied.writeStream.format("tidelog").queryName(f"{run.name}-{QUERY}").options(**chosen)
         return [StreamingWork(QUERY, run.trigger.on(writer).start())]
 

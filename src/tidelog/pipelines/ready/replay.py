@@ -33,12 +33,25 @@ class Replay:
     name = "replay"
     summary = "Archived records, or a time range of a topic, into a topic as they were."
     options = (
-        Option("path", OptionType.TEXT, "The folder of an archive; this or topic."),
-        Option("topic", OptionType.TEXT, "The topic to read, or which of the archive's topics."),
-        Option("to", OptionType.TEXT, "The topic to write.", required=True),
-        Option("since", OptionType.TEXT, "From this time on: 2026-01-31T12:00:00Z, or milliseconds."),
-        Option("until", OptionType.TEXT, "Before this time."),
-        Option("keep_partitions", OptionType.FLAG, "Partition 3 goes to partition 3; else by key.", True),
+        Option("path", OptionType.TEXT, "The folder of an archive; this or topic.", identity=True),
+        Option(
+            "topic", OptionType.TEXT, "The topic to read, or which of the archive's topics.", identity=True
+        ),
+        Option("to", OptionType.TEXT, "The topic to write.", required=True, identity=True),
+        Option(
+            "since",
+            OptionType.TEXT,
+            "From this time on: 2026-01-31T12:00:00Z, or milliseconds.",
+            identity=True,
+        ),
+        Option("until", OptionType.TEXT, "Before this time.", identity=True),
+        Option(
+            "keep_partitions",
+            OptionType.FLAG,
+            "Partition 3 goes to partition 3; else by key.",
+            True,
+            identity=True,
+        ),
         Option("create", OptionType.FLAG, "Make the topic if it is missing.", True),
         Option("chunk_records", OptionType.INTEGER, "About so many records in a transaction.", 1_000_000),
         Option("sink", OptionType.MAP, "More options of the sink.", {}),
@@ -99,6 +112,8 @@ def _replay(spark: Any, plan: Plan, work: BatchWork) -> None:
     if options["create"] and chunks:
         _make_target(plan, chunks)
     rows = sum(map(chunk_size, chunks[:done]))
+    if done == len(chunks):
+        work.tell(rows, message="there is nothing left to write; another --name replays it once more")
     for number in range(done, len(chunks)):
         if work.stopping.is_set():
             return
