@@ -4,7 +4,8 @@
         SparkSession.builder.master(cluster.url)
 
 The executors run `bare_python`: an interpreter of the same version with no packages at all. What they need
-comes to them in an archive (`tidelog.pipelines.executor_archive`); `settings` and `environment` say how.
+comes to them in an archive (`tidelog.pipelines.executor_archive`); `settings` and `environment` say how, for
+a session of one's own. `tidelog pipeline run` does that by itself.
 Processes are groups of their own and end with `close`, executors included.
 """
 
@@ -43,7 +44,6 @@ class SparkStandalone:
 
     def __enter__(self) -> "SparkStandalone":
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.folder / "bare")], check=True)
-        build(self.folder / "executors.zip")
         try:
             self._launch("master.Master", "--host", "127.0.0.1", "--port", self.url.rpartition(":")[2])
             for number in range(self._workers):
@@ -65,8 +65,9 @@ class SparkStandalone:
     @property
     def settings(self) -> dict[str, str]:
         """The configuration of a session whose executors have nothing installed."""
+        archive = self.folder / "executors.zip"
         return {
-            **spark_settings(self.folder / "executors.zip"),
+            **spark_settings(archive if archive.exists() else build(archive)),
             "spark.executor.memory": "512m",
             "spark.cores.max": str(self._workers),
         }

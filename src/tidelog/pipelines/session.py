@@ -7,7 +7,9 @@ from typing import Any
 
 from tidelog.client.pipeline_places import state_directory
 from tidelog.pipelines.java import WITHOUT_SPARK, CannotRun, java_home
+from tidelog.pipelines.python_files import neighbours_zip
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.spark_cluster import is_local, prepare_cluster
 
 #: what a file may set otherwise
 DEFAULTS = {
@@ -34,18 +36,27 @@ def check_environment() -> None:
 
 
 def open_session(run: RunSettings) -> Any:
-    """A session for the pipeline; raises CannotRun."""
+    """A session for the pipeline, here or on a cluster, which gets what it needs; raises CannotRun.
+
+    The pipeline is planned by then: what its Python files have imported from beside them goes along.
+    """
     check_environment()
-    # Workers of this machine run the same Python, whether or not its environment is activated.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(run.master).appName(f"tidelog {run.name}")
     settings = {**DEFAULTS, **run.spark}
-    if run.master.startswith("local"):
+    if is_local(run.master):
+        # Workers of this machine run the same Python, whether or not its environment is activated.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings.setdefault("spark.driver.host", "127.0.0.1")
         warehouse = state_directory() / run.name / "warehouse"
         settings.setdefault("spark.sql.warehouse.dir", str(warehouse))
+    else:
+        settings = prepare_cluster(run, settings, os.environ, state_directory())
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    imported = neighbours_zip(state_directory() / run.name / "imported.zip")
+    if imported is not None:
+        spark.sparkContext.addPyFile(str(imported))
+    return spark
