@@ -82,6 +82,9 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
     plan = _plan(definition)
     if not as_json:
         click.echo(plan.explain())
+    else:
+        for note in plan.as_json()["notes"]:
+            click.echo(f"note: {note}", err=True)
     stopping = threading.Event()
     printer = ProgressPrinter(as_json)
     try:
