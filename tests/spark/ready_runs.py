@@ -66,15 +66,18 @@ def run_ready(spark: Any, given: Mapping[str, Any]) -> list[Work]:
 
 
 def wait_for(started: list[Work]) -> None:
-    """Until all have ended; raises what went wrong."""
+    """Until all have ended, or one has failed, which is raised."""
     deadline = time.monotonic() + SECONDS_MAX
     try:
-        while any(work.is_active() for work in started):
+        while True:
+            active = [work.is_active() for work in started]
+            for work, is_active in zip(started, active, strict=True):
+                if not is_active and (failure := work.failure()) is not None:
+                    raise RuntimeError(failure)
+            if not any(active):
+                return
             assert time.monotonic() < deadline, f"still running: {started}"
             time.sleep(0.1)
-        for work in started:
-            if (failure := work.failure()) is not None:
-                raise RuntimeError(failure)
     finally:
         for work in started:
             work.stop()
