@@ -61,6 +61,11 @@ class PostgresServer:
             cwd=self._folder,
             **self._as_user,
         )
+        self._start()
+        return self
+
+    def _start(self) -> None:
+        data = str(self._folder / "data")
         command = [program("postgres"), "-D", data, "-p", str(self._port.port), "-k", str(self._folder)]
         settings = ["listen_addresses=127.0.0.1", "fsync=off", "shared_buffers=32MB"]
         for setting in settings:
@@ -73,7 +78,7 @@ class PostgresServer:
         while True:
             try:
                 psycopg.connect(self.url).close()
-                return self
+                return
             except psycopg.OperationalError:
                 if time.monotonic() > deadline or self._process.poll() is not None:
                     log_text = (self._folder / "log").read_text(errors="replace")
@@ -86,12 +91,20 @@ class PostgresServer:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End it at once, and remove its data."""
+    def crash(self) -> None:
+        """End it at once, and start it again: it recovers as after the fall of its machine."""
+        self._end()
+        self._start()
+
+    def _end(self) -> None:
         if self._process is not None:
             # SIGQUIT: all of its processes end without waiting for clients.
             self._process.send_signal(3)
             self._process.wait(30)
+
+    def close(self) -> None:
+        """End it at once, and remove its data."""
+        self._end()
         self._port.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -12,6 +12,9 @@ import pytest
 from postgres_server import PostgresServer
 from ready_runs import definition, received, run_ready, send, start_ready, values, wait_for
 
+from tidelog.client.faults import ClientFault
+from tidelog.pipelines.ready import jdbc_sink
+
 MakeTopic = Callable[..., str]
 
 pytestmark = pytest.mark.timeout(300)
@@ -174,6 +177,51 @@ def test_every_record_as_a_row(
         wait_for(start_ready(spark, given))
 
 
+def test_records_without_a_key_are_not_taken_for_the_same(
+    spark: Any, bootstrap: str, make_topic: MakeTopic, server: PostgresServer, tmp_path: Path
+) -> None:
+    topic, dead = make_topic(1), make_topic(1)
+    server.execute("CREATE TABLE keys (product text PRIMARY KEY, pieces int)")
+    given = definition(
+        bootstrap, tmp_path, "jdbc-sink", dead, topic=topic, url=server.url, table="keys", deletes=True
+    )
+    keyless = [{"value": record["value"]} for record in (stock(1, 1), stock(2, 2), stock(3, 3))]
+    send(bootstrap, topic, [*keyless, stock(4, 4), {"key": "p4", "value": None}, stock(5, 5)])
+    run_ready(spark, given)
+    assert server.rows("SELECT product, pieces FROM keys") == [("p5", 5)]
+    found = received(bootstrap, dead)
+    assert sorted(json.loads(message.value())["pieces"] for message in found) == [1, 2, 3]
+    reasons = {dict(message.headers())["tidelog.dlq.reason"] for message in found}
+    assert reasons == {b"there is no key"}
+
+
+def test_a_crash_of_the_database_loses_nothing(
+    spark: Any,
+    bootstrap: str,
+    make_topic: MakeTopic,
+    server: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = make_topic(2)
+    server.execute("CREATE TABLE crashed (product text PRIMARY KEY, pieces int)")
+    given = definition(bootstrap, tmp_path, "jdbc-sink", topic=topic, url=server.url, table="crashed")
+    send(bootstrap, topic, [stock(n, n) for n in range(100)])
+    merge = jdbc_sink._Target._merge
+
+    def crash_and_merge(*arguments: Any) -> None:
+        server.crash()
+        merge(*arguments)
+
+    monkeypatch.setattr(jdbc_sink._Target, "_merge", crash_and_merge)
+    with pytest.raises(RuntimeError, match=r"100 records were copied to tidelog_copy_\w+ and 0 are there"):
+        wait_for(start_ready(spark, given))
+    assert server.rows("SELECT count(*) FROM crashed") == [(0,)]
+    monkeypatch.setattr(jdbc_sink._Target, "_merge", merge)
+    run_ready(spark, given)
+    assert dict(server.rows("SELECT product, pieces FROM crashed")) == {f"p{n}": n for n in range(100)}
+
+
 def test_tables_that_do_not_fit_are_told(
     spark: Any, bootstrap: str, make_topic: MakeTopic, server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -188,3 +236,15 @@ def test_tables_that_do_not_fit_are_told(
     assert "no table nowhere" in trouble(table="nowhere")
     assert "no primary key" in trouble(table="keyless")
     assert "no column x; it has id" in trouble(table="keyless", mode="insert", columns="x")
+
+
+def test_what_a_database_refuses_is_told_without_a_password(
+    spark: Any, bootstrap: str, make_topic: MakeTopic, server: PostgresServer, tmp_path: Path
+) -> None:
+    server.execute("CREATE TABLE private (id int PRIMARY KEY)")
+    server.execute("CREATE ROLE reader LOGIN PASSWORD 'sesame'")
+    url = server.url.replace("tidelog@", "reader:sesame@")
+    given = definition(bootstrap, tmp_path, "jdbc-sink", topic=make_topic(1), url=url, table="private")
+    with pytest.raises(ClientFault, match="permission denied for schema public") as refused:
+        start_ready(spark, given)
+    assert "reader@127.0.0.1" in str(refused.value) and "sesame" not in str(refused.value)
