@@ -8,7 +8,6 @@ A function is `file.py:name`, the file beside the pipeline's; in a Python pipeli
 """
 
 import difflib
-import os
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -277,8 +276,7 @@ def _folder(path: str) -> str:
     if separator and scheme != "file":
         place, slashes, names = rest.partition("//")
         return f"{scheme}:{place}{slashes}{posixpath.normpath(names)}"
-    local = os.path.abspath(rest if separator else path)
-    return local if not local.startswith("//") else local[1:]
+    return str(Path(rest if separator else path).resolve())
 
 
 def _sink(part: Any, known: Sequence[str]) -> Sink:

@@ -184,6 +184,28 @@ def test_mistakes_of_flows(changes: dict[str, Any], words: str) -> None:
         make_plan(read(FLOW, **changes))
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("/data/big", "/data/big"),
+        ("/data/big", "/data//other/../big/"),
+        ("/data/big", "file:/data/big"),
+        ("/data/big", "file:///data/big"),
+        ("big", "./big/"),
+        ("s3a://bucket/big", "s3a://bucket/big/"),
+    ],
+)
+def test_two_sinks_do_not_write_to_one_folder(first: str, second: str) -> None:
+    def sinks(*paths: str) -> list[dict[str, str]]:
+        return [
+            {"name": f"sink{n}", "from": "big", "format": "parquet", "path": p} for n, p in enumerate(paths)
+        ]
+
+    with pytest.raises(BadOption, match="sink0 and sink1 write to one folder"):
+        read(FLOW, sinks=sinks(first, second))
+    assert len(read(FLOW, sinks=sinks(first, f"{second}2", "s3a://other/data/big")).sinks) == 3
+
+
 def test_a_fault_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text("kind: [archive")
