@@ -1,8 +1,9 @@
 """Records that cannot be processed, as frames: told from the others while the pipeline goes on.
 
-`decoded` splits a frame of records into those that can be decoded and those that cannot. `as_dead_letters`
-makes records for the dead-letter topic: key and value as they were, and headers that say what failed, where
-the record is from, and the stack. Works in streaming and in batch frames.
+`marked` says of each record of a frame whether it can be decoded, and `decoded` splits by that: into those
+that can be, and those that cannot. `as_dead_letters` makes records for the dead-letter topic: key and value
+as they were, and headers that say what failed, where the record is from, and the stack. Works in streaming
+and in batch frames.
 """
 
 from collections.abc import Mapping
@@ -44,25 +45,38 @@ _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
 def decoded(
-    frame: Any,
-    decode: str,
-    schema: str | None = None,
-    expect: Mapping[str, str] | None = None,
-    *,
-    keep_origin: bool = False,
+    frame: Any, decode: str, schema: str | None = None, expect: Mapping[str, str] | None = None
 ) -> Decoded:
-    """Split the records of a topic by whether they can be decoded and pass the rules.
+    """Split the records of a topic by whether they can be decoded and pass the rules; see `marked`."""
+    both = marked(frame, decode, schema, expect)
+    return Decoded(good_rows(both).drop(ORIGIN), dead_rows(both))
 
-    - `json`: `good` has the fields of the schema, and the record's own columns with `_` before their names;
+
+def good_rows(both: Any) -> Any:
+    """The rows without a reason, and with the record that each was made of."""
+    return both.where(f"{REASON} IS NULL").drop(REASON, STACK)
+
+
+def dead_rows(both: Any) -> Any:
+    """Of the rows with a reason what makes a dead letter."""
+    return both.where(f"{REASON} IS NOT NULL").select(ORIGIN, REASON, STACK)
+
+
+def marked(
+    frame: Any, decode: str, schema: str | None = None, expect: Mapping[str, str] | None = None
+) -> Any:
+    """The records of a topic, decoded, each with `_origin`, and `_reason` if it breaks a rule or cannot be.
+
+    - `json`: the fields of the schema, and the record's own columns with `_` before their names;
     - `text`: key and value are strings; `none`: everything is as it was.
     """
     from pyspark.sql import functions as sql
 
-    marked = with_origin(frame)
+    rows = with_origin(frame)
     rules: list[tuple[Any, Any]] = []
     if decode == "json":
         assert schema is not None
-        marked = _json_fields(marked, schema)
+        rows = _json_fields(rows, schema)
         rules = [
             (sql.col("_value").isNull(), sql.lit("there is no value to decode")),
             (
@@ -70,24 +84,18 @@ def decoded(
                 sql.lit(f"the value is not JSON of {schema}"),
             ),
         ]
-        marked = marked.select("*", f"{_DATA}.*").drop(_CORRUPT)
+        rows = rows.select("*", f"{_DATA}.*").drop(_CORRUPT)
     elif decode == "text":
         for name in ("key", "value"):
-            marked = marked.withColumn(name, sql.col(name).cast("string"))
+            rows = rows.withColumn(name, sql.col(name).cast("string"))
     for name, condition in (expect or {}).items():
         passes = sql.coalesce(sql.expr(condition), sql.lit(False))
         rules.append((~passes, sql.lit(f"{name}: {condition} does not hold")))
     reason = sql.lit(None).cast("string")
     for condition, words in reversed(rules):
         reason = sql.when(condition, words).otherwise(reason)
-    marked = marked.withColumn(REASON, reason)
-    if decode == "json":
-        marked = marked.drop(_DATA, "_value")
-    good = marked.where(sql.col(REASON).isNull()).drop(REASON)
-    dead = marked.where(sql.col(REASON).isNotNull()).select(
-        ORIGIN, REASON, sql.lit(None).cast("string").alias(STACK)
-    )
-    return Decoded(good if keep_origin else good.drop(ORIGIN), dead)
+    rows = rows.withColumns({REASON: reason, STACK: sql.lit(None).cast("string")})
+    return rows.drop(_DATA, "_value") if decode == "json" else rows
 
 
 def _json_fields(frame: Any, schema: str) -> Any:

@@ -5,10 +5,15 @@ Failures of single records become dead letters and the rest goes on:
 - what a function of one record raises, right behind the source, is told apart there, with its stack;
 - when anything else fails (SQL, functions of frames), the records that do it are found by halving the batch.
 
+What rules and functions say of a record is asked once and kept: sinks and dead letters are written from the
+same rows, so a function that fails now and not the next time cannot take a record out of both.
+
 Topics are written once for each batch id, files by `file_batches`, so a batch can be repeated at any point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog.pipelines.dead_letters import (
@@ -16,7 +21,10 @@ from tidelog.pipelines.dead_letters import (
     REASON,
     STACK,
     as_dead_letters,
-    decoded,
+    dead_rows,
+    good_rows,
+    marked,
+    with_origin,
     write_dead_letters,
 )
 from tidelog.pipelines.definition import Definition
@@ -33,7 +41,7 @@ from tidelog.pipelines.flow import (
     source_stream,
 )
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink
-from tidelog.pipelines.poison import Poison, find_poison, is_data_fault, without_task_logs
+from tidelog.pipelines.poison import Place, Poison, condition, find_poison, is_data_fault, without_task_logs
 from tidelog.pipelines.topic_frames import batch_application, write_to_topic
 from tidelog.pipelines.work import StreamingWork
 
@@ -44,7 +52,7 @@ def start_flow_batches(spark: Any, definition: Definition) -> StreamingWork:
     run = definition.run
     stream = source_stream(spark, definition, source)
     flow = FlowBatches(definition)
-    check_stateless(definition, flow.tables(stream)[0])
+    check_stateless(definition, flow.tables(flow.stages(stream)))
 
     def handle(batch: Any, batch_id: int) -> None:
         flow.run_batch(batch, batch_id)
@@ -52,6 +60,27 @@ def start_flow_batches(spark: Any, definition: Definition) -> StreamingWork:
     writer = stream.writeStream.foreachBatch(handle).queryName(f"{run.name}-{FLOW}")
     writer = writer.option("checkpointLocation", run.checkpoint_of(FLOW))
     return StreamingWork(FLOW, run.trigger.on(writer).start(), lambda: flow.dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What the source, and each function right behind it, made of records, by name.
+
+    A frame has rows with `_origin`, and with `_reason` and `_stack` where the record has failed there.
+    """
+
+    frames: tuple[tuple[str, Any], ...]
+
+    def good(self) -> dict[str, Any]:
+        """The rows that go on, as tables."""
+        return {name: good_rows(frame).drop(ORIGIN) for name, frame in self.frames}
+
+    def dead(self) -> list[tuple[str, Any]]:
+        """The records that have failed, and where."""
+        return [(name, dead_rows(frame)) for name, frame in self.frames]
+
+    def where(self, test: str) -> "Stages":
+        return Stages(tuple((name, frame.where(test)) for name, frame in self.frames))
 
 
 class FlowBatches:
@@ -71,68 +100,105 @@ class FlowBatches:
         #: whether there is anything that tells records that fail apart
         self._tells_apart = can_fail(self._source) or self._inline > 0
 
-    def tables(self, records: Any) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
-        """The tables of the flow, and what failed in which step, both not yet computed."""
-        source, steps = self._source, self._definition.steps
-        split = decoded(records, source.decode, source.schema, source.expect, keep_origin=True)
-        dead = [(source.name, split.dead)]
-        frame = split.good
-        tables = {source.name: frame.drop(ORIGIN)}
-        for step in steps[: self._inline]:
-            ran = run_each(step, frame, frame.schema[ORIGIN].dataType.simpleString())
-            dead.append((step.name, ran.where(f"{REASON} IS NOT NULL").select(ORIGIN, REASON, STACK)))
-            frame = ran.where(f"{REASON} IS NULL").drop(REASON, STACK)
-            tables[step.name] = frame.drop(ORIGIN)
-        made = apply_steps(records.sparkSession, steps[self._inline :], tables)
-        return made, dead
+    def stages(self, records: Any) -> Stages:
+        """What tells records apart, not yet computed."""
+        source = self._source
+        frame = marked(records, source.decode, source.schema, source.expect)
+        frames = [(source.name, frame)]
+        origin_type = frame.schema[ORIGIN].dataType.simpleString()
+        for step in self._definition.steps[: self._inline]:
+            frame = run_each(step, good_rows(frame), origin_type)
+            frames.append((step.name, frame))
+        return Stages(tuple(frames))
+
+    def tables(self, stages: Stages) -> dict[str, Any]:
+        """The tables of the flow, not yet computed."""
+        tables = stages.good()
+        session = next(iter(tables.values())).sparkSession
+        return apply_steps(session, self._definition.steps[self._inline :], tables)
 
     def run_batch(self, batch: Any, batch_id: int) -> None:
         """Process one micro-batch; safe to repeat with the same id."""
-        from pyspark.errors import PySparkException
-
-        has_dead_letters = self._definition.run.dead_letters is not None
-        records = batch.persist()
-        try:
-            if has_dead_letters:
+        with ExitStack() as kept:
+            records = keep(batch, kept)
+            if self._has_dead_letters:
                 # Spark counts what a task has read when it succeeds, and what is kept is read once: were a
                 # record to fail the first task that reads, the progress would never see the rows.
                 records.count()
-            try:
-                self._write_sinks(records, batch, batch_id)
-                poison: Sequence[Poison] = ()
-            except PySparkException as fault:
-                if not has_dead_letters or not is_data_fault(fault):
-                    raise
-                with without_task_logs(batch.sparkSession):
-                    poison = find_poison(records, self._try_tables)
-                if not poison:
-                    raise
-                self._write_sinks(without(records, poison), batch, batch_id)
-            if has_dead_letters and (self._tells_apart or poison):
-                self._write_dead(records, poison, batch, batch_id)
-        finally:
-            records.unpersist()
+            stages, broken = self._ask(records, kept)
 
-    def _try_tables(self, records: Any) -> None:
-        made, _ = self.tables(records)
-        for table in {sink.reads for sink in self._definition.sinks}:
-            made[table].write.format("noop").mode("append").save()
+            def write(poison: Sequence[Poison]) -> None:
+                self._write_sinks(stages.where(but_for(poison, f"{ORIGIN}.")), batch, batch_id)
 
-    def _write_sinks(self, records: Any, batch: Any, batch_id: int) -> None:
-        made, dead = self.tables(records)
-        if self._definition.run.dead_letters is None and self._tells_apart:
-            self._refuse_dead(dead)
-        sinks = self._definition.sinks
-        kept = {sink.reads: made[sink.reads].persist() for sink in sinks} if len(sinks) > 1 else {}
+            def try_some(places: Sequence[Place]) -> None:
+                made = self.tables(stages.where(condition(places, f"{ORIGIN}.")))
+                for table in {sink.reads for sink in self._definition.sinks}:
+                    compute(made[table])
+
+            poison = self._go_without(records.where(but_for(broken)), write, try_some)
+            if self._has_dead_letters and (self._tells_apart or poison):
+                dead = stages.where(but_for(poison, f"{ORIGIN}.")).dead()
+                self._write_dead(dead, poisoned(records, [*broken, *poison]), batch, batch_id)
+
+    @property
+    def _has_dead_letters(self) -> bool:
+        return self._definition.run.dead_letters is not None
+
+    def _ask(self, records: Any, kept: ExitStack) -> tuple[Stages, Sequence[Poison]]:
+        """Rules and functions, asked once about each record; and the records on which the rules fail."""
+        if not self._source.expect and not self._inline:
+            # decoding says the same every time
+            return self.stages(records), ()
+        made: list[Stages] = []
+
+        def ask(poison: Sequence[Poison]) -> None:
+            stages = self.stages(records.where(but_for(poison)))
+            for _, frame in stages.frames[0 if self._source.expect else 1 :]:
+                keep(frame, kept)
+            stages.frames[-1][1].count()
+            made.append(stages)
+
+        def try_some(places: Sequence[Place]) -> None:
+            # What a function raises is told apart: it is the rules that fail.
+            compute(self.stages(records.where(condition(places))).frames[0][1])
+
+        poison = self._go_without(records, ask, try_some)
+        return made[0], poison
+
+    def _go_without(
+        self,
+        records: Any,
+        work: Callable[[Sequence[Poison]], None],
+        try_some: Callable[[Sequence[Place]], None],
+    ) -> Sequence[Poison]:
+        """Do the work, if need be a second time without the records that fail; returns those."""
+        from pyspark.errors import PySparkException
+
         try:
+            work(())
+            return ()
+        except PySparkException as fault:
+            if not self._has_dead_letters or not is_data_fault(fault):
+                raise
+            with without_task_logs(records.sparkSession):
+                poison = find_poison(records, try_some)
+            if not poison:
+                raise
+            work(poison)
+            return poison
+
+    def _write_sinks(self, stages: Stages, batch: Any, batch_id: int) -> None:
+        made = self.tables(stages)
+        if not self._has_dead_letters and self._tells_apart:
+            self._refuse_dead(stages.dead())
+        sinks = self._definition.sinks
+        with ExitStack() as kept:
             # With several sinks all must be computed before one is written: what fails in one goes to none.
-            for frame in kept.values():
-                frame.count()
+            if len(sinks) > 1:
+                for frame in {sink.reads: made[sink.reads] for sink in sinks}.values():
+                    keep(frame, kept).count()
             for sink in sinks:
-                self._write_sink(kept.get(sink.reads, made[sink.reads]), sink, batch, batch_id)
-        finally:
-            for frame in kept.values():
-                frame.unpersist()
+                self._write_sink(made[sink.reads], sink, batch, batch_id)
 
     def _refuse_dead(self, dead: Sequence[tuple[str, Any]]) -> None:
         for step, frame in dead:
@@ -160,37 +226,44 @@ class FlowBatches:
         files = FileBatches(HadoopFiles(session, sink.path), sink.path, query_id)
         files.write_batch(batch_id, lambda folder: writer.format(sink.format).save(folder))
 
-    def _write_dead(self, records: Any, poison: Sequence[Poison], batch: Any, batch_id: int) -> None:
+    def _write_dead(
+        self, dead: Sequence[tuple[str, Any]], poisoned: Sequence[Any], batch: Any, batch_id: int
+    ) -> None:
         run = self._definition.run
-        _, dead = self.tables(without(records, poison))
         letters = [as_dead_letters(frame, run, step) for step, frame in dead]
-        letters += [as_dead_letters(frame, run, "step") for frame in poisoned(records, poison)]
+        letters += [as_dead_letters(frame, run, "step") for frame in poisoned]
         every = letters[0]
         for more in letters[1:]:
             every = every.unionByName(more)
-        every = every.persist()
-        count = every.count()
-        if count:
-            write_dead_letters(every, run, batch, batch_id)
-            self.dead_letters += count
-        every.unpersist()
+        with ExitStack() as kept:
+            count = keep(every, kept).count()
+            if count:
+                write_dead_letters(every, run, batch, batch_id)
+                self.dead_letters += count
 
 
-def without(records: Any, poison: Sequence[Poison]) -> Any:
-    """The records but for those that were found to fail."""
-    for one in poison:
-        records = records.where(f"NOT ({one.condition})")
-    return records
+def keep(frame: Any, kept: ExitStack) -> Any:
+    """Have a frame computed once, until the stack is closed."""
+    kept.callback(frame.unpersist)
+    return frame.persist()
+
+
+def compute(frame: Any) -> None:
+    """All rows of a frame, for nothing but what they raise."""
+    frame.write.format("noop").mode("append").save()
+
+
+def but_for(poison: Sequence[Poison], of: str = "") -> str:
+    """SQL that is true for all records but those that were found to fail; `of` as for `condition`."""
+    return " AND ".join(f"NOT {condition([one.place], of)}" for one in poison) or "true"
 
 
 def poisoned(records: Any, poison: Sequence[Poison]) -> list[Any]:
     """The records that were found to fail, with the reason of each."""
     from pyspark.sql import functions as sql
 
-    from tidelog.pipelines.dead_letters import with_origin
-
     return [
-        with_origin(records.where(one.condition)).select(
+        with_origin(records.where(condition([one.place]))).select(
             ORIGIN, sql.lit(one.reason).alias(REASON), sql.lit(one.stack).alias(STACK)
         )
         for one in poison

@@ -43,20 +43,18 @@ class Poison:
     reason: str
     stack: str
 
-    @property
-    def condition(self) -> str:
-        """SQL that is true for this record alone."""
-        return condition([self.place])
 
+def condition(places: Sequence[Place], of: str = "") -> str:
+    """SQL that is true for a run of sorted places, out of records that are only these and others around.
 
-def condition(places: Sequence[Place]) -> str:
-    """SQL that is true for a run of sorted places, out of records that are only these and others around."""
+    `of` is what stands before the names of the columns, such as `_origin.`.
+    """
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     for place in places:
         low, _ = ranges.get(place[:2], (place.offset, 0))
         ranges[place[:2]] = (low, place.offset)
     return " OR ".join(
-        f"(topic = '{topic}' AND partition = {partition} AND offset BETWEEN {low} AND {high})"
+        f"({of}topic = '{topic}' AND {of}partition = {partition} AND {of}offset BETWEEN {low} AND {high})"
         for (topic, partition), (low, high) in ranges.items()
     )
 
@@ -91,8 +89,11 @@ def without_task_logs(spark: Any) -> Iterator[None]:
             configurator.setLevel(name, level)
 
 
-def find_poison(records: Any, compute: Callable[[Any], None]) -> list[Poison]:
-    """The records of a frame that `compute` fails on, each by itself; raises TooMuchPoison."""
+def find_poison(records: Any, compute: Callable[[Sequence[Place]], None]) -> list[Poison]:
+    """The records of a frame that `compute` fails on, each by itself; raises TooMuchPoison.
+
+    `compute` is given a run of the records' places, for `condition`.
+    """
     from pyspark.errors import PySparkException
 
     rows = records.select("topic", "partition", "offset").collect()
@@ -100,7 +101,7 @@ def find_poison(records: Any, compute: Callable[[Any], None]) -> list[Poison]:
 
     def fault_of(some: Sequence[Place]) -> PySparkException | None:
         try:
-            compute(records.where(condition(some)))
+            compute(some)
         except PySparkException as fault:
             if not is_data_fault(fault):
                 raise
