@@ -8,6 +8,8 @@ a generator that yields what has to be asked of the cluster and is sent the answ
       no  ──► write the decision ──► are all transactions still open? ──► commit the decision
               ──► end them ──► mark done ──► sweep
 
+`abandon` is for a batch job whose name nobody else has, when its write or its commit has failed.
+
 The sink carries the requests out with a client (`sink_commits`), the tests with a model of a cluster in which
 drivers die, wake up late and overtake each other after every request.
 
@@ -225,6 +227,12 @@ class LostTransactions(Exception):
 # ---------------------------------------------------------------- names
 
 
+def check_query_name(query: str) -> None:
+    """Raises ValueError for a name that begins like the transactions of another query."""
+    if transaction_prefix("") in query:
+        raise ValueError(f"{transaction_prefix('')!r} is between a query's name and the number of its batch")
+
+
 def driver_transactional_id(query: str) -> str:
     """The id that the drivers of a query claim, one after the other."""
     return f"{query}{_SEPARATOR}driver"
@@ -246,8 +254,9 @@ def batch_of(query: str, transactional_id: str) -> int | None:
     prefix = transaction_prefix(query)
     if not transactional_id.startswith(prefix):
         return None
-    number, _, _ = transactional_id[len(prefix) :].partition(_SEPARATOR)
-    return int(number) if number.isdigit() else None
+    # Number, partition, attempt, and no more: the query `job.batch.3` begins like a transaction of `job`.
+    parts = transactional_id[len(prefix) :].split(_SEPARATOR)
+    return int(parts[0]) if len(parts) == 3 and parts[0].isdigit() else None
 
 
 def _without_prefix(text: str, prefix: str) -> str:
@@ -271,8 +280,11 @@ def commit(query: str, batch_id: int, written: Iterable[Transaction]) -> Steps:
         yield from _end_decided(log.decision)
     if log.decided_batch_id >= batch_id:
         # A replay: what was decided then is in the output, and what this try wrote must not be.
-        if transactions:
-            yield End(transactions, committed=False)
+        # Those of the decision itself are there when this very commit is tried again.
+        assert log.decision is not None
+        unwanted = tuple(one for one in transactions if one not in log.decision.transactions)
+        if unwanted:
+            yield End(unwanted, committed=False)
         swept = yield from _sweep(query, log.decided_batch_id)
         return Committed(batch_id, 0, was_decided_before=True, swept=swept)
     decision = Decision(query, batch_id, transactions)
@@ -299,6 +311,29 @@ def commit(query: str, batch_id: int, written: Iterable[Transaction]) -> Steps:
     yield from _end_decided(decision)
     swept = yield from _sweep(query, batch_id)
     return Committed(batch_id, len(transactions), was_decided_before=False, swept=swept)
+
+
+def abandon(query: str, batch_id: int, written: Iterable[Transaction], *, was_committing: bool) -> Steps:
+    """Give the batch up, or finish it if it was decided; raises LostTransactions.
+
+    `was_committing`: there was a `commit` that failed; without one nothing can be decided.
+
+    Only for a query that no other driver will ever commit: what is open under its name is aborted, reported
+    or not, and another driver might be about to decide it.
+    """
+    transactions = tuple(written)
+    log = CommitLog(None)
+    if was_committing:
+        yield Claim(query)
+        log = yield ReadCommitLog(query)
+    if log.decision is None:
+        if transactions:
+            yield End(transactions, committed=False)
+    elif not log.is_settled:
+        yield from _end_decided(log.decision)
+    swept = yield from _sweep(query, batch_id)
+    is_decided = log.decision is not None
+    return Committed(batch_id, 0, was_decided_before=is_decided, swept=swept)
 
 
 def _end_decided(decision: Decision) -> Generator[Request, Any, None]:

@@ -5,16 +5,20 @@ delivery=exactly_once that is a transaction which the task leaves open and repor
 of a batch as one (`commit_protocol`, docs/adr/0012). With delivery=at_least_once the records are visible as
 they arrive, and a task that is tried again writes them again.
 
-Spark makes the writer anew for every call in the driver, so nothing is kept here between two of them: what
-the commit has to know, the tasks' messages carry.
+Spark makes the writer of a stream anew for every call in the driver, so nothing is kept here between two of
+them: what the commit has to know, the tasks' messages carry.
+
+A batch job without a name of its own (txnAppId) has a random one, which dies with its driver. What that means
+is in docs/adr/0012 too: no two-phase commit, a commit that is not given up once it may be decided, and an
+abort that looks for what lost tasks left.
 """
 
 import logging
 import random
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +31,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.faults import ClientFault, Refusal
+from tidelog.client.faults import ClientFault, LinkFault, Refusal
 from tidelog.client.produce_requests import BatchToSend
 from tidelog.client.transactional_writer import TransactionalWriter, init_producer
 from tidelog.model.errors import ErrorCode
-from tidelog.pipelines.commit_protocol import Committed, End, Transaction, commit, transaction_name
+from tidelog.pipelines.commit_protocol import (
+    Committed,
+    End,
+    LostTransactions,
+    Transaction,
+    abandon,
+    commit,
+    transaction_name,
+)
 from tidelog.pipelines.record_batches import (
     BadRow,
     Numbers,
@@ -47,6 +59,10 @@ log = logging.getLogger(__name__)
 
 #: rows are gathered up to this size before they are encoded: Spark's batches are small
 GATHER_BYTES = 4 << 20
+#: between two tries to finish a job that may be decided
+RETRY_SECONDS = 1.0
+#: how long a failed job looks for what its tasks left
+ABANDON_MS_MAX = 30_000
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _MESSAGE_BYTES_HINT = (
     "; the topic's max.message.bytes bounds a batch: set kafka.batch.size lower, or that higher"
@@ -232,18 +248,17 @@ def _commit(
     options: SinkOptions,
     batch_id: int,
     messages: Sequence[WriterCommitMessage | None],
-    *,
-    is_last: bool = False,
 ) -> None:
     wrote = [message for message in messages if isinstance(message, TaskWrote)]
     if not options.exactly_once or not wrote:
         return
-    transactions = [message.transaction for message in wrote if message.transaction is not None]
     with _commits(options, wrote) as commits:
-        done: Committed = commits.run(commit(wrote[0].query, batch_id, transactions))
-        if is_last:
-            commits.forget(wrote[0].query)
+        done: Committed = commits.run(commit(wrote[0].query, batch_id, _transactions(wrote)))
     log.info("batch %d of %s: %s", batch_id, wrote[0].query, done)
+
+
+def _transactions(wrote: Sequence[TaskWrote]) -> tuple[Transaction, ...]:
+    return tuple(message.transaction for message in wrote if message.transaction is not None)
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -255,7 +270,7 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
     if all(message is not None for message in messages):
         return
     wrote = [message for message in messages if isinstance(message, TaskWrote)]
-    transactions = tuple(message.transaction for message in wrote if message.transaction is not None)
+    transactions = _transactions(wrote)
     if not transactions:
         return
     try:
@@ -269,6 +284,65 @@ def _commits(options: SinkOptions, wrote: Sequence[TaskWrote]) -> SinkCommits:
     age_ms = (time.monotonic() - min(message.planned_at for message in wrote)) * 1000
     two_phase = all(message.two_phase for message in wrote if message.transaction is not None)
     return SinkCommits(options.settings, options.transaction_timeout_ms, age_ms, two_phase)
+
+
+def _commit_job(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Commit a job whose name nobody else has: once it may be decided, only this driver can finish it."""
+    wrote = [message for message in messages if isinstance(message, TaskWrote)]
+    if not options.exactly_once or not wrote:
+        return
+    query = wrote[0].query
+    give_up_at = min(message.planned_at for message in wrote) + options.transaction_timeout_ms / 1000
+    may_be_decided = False
+    while True:
+        with _commits(options, wrote) as commits:
+            try:
+                done = commits.run(commit(query, 0, _transactions(wrote)))
+            except (LinkFault, Refusal) as fault:
+                may_be_decided |= commits.may_be_decided
+                is_final = isinstance(fault, Refusal) and not fault.retriable
+                if not may_be_decided or is_final or time.monotonic() >= give_up_at:
+                    raise
+                log.warning("%s is decided, but not visible yet; it is tried again: %s", query, fault)
+            else:
+                break
+        sleep(RETRY_SECONDS)
+    log.info("job %s: %s", query, done)
+    _forget(options, wrote)
+
+
+def _forget(options: SinkOptions, wrote: Sequence[TaskWrote]) -> None:
+    try:
+        with _commits(options, wrote) as commits:
+            commits.forget(wrote[0].query)
+    except ClientFault as fault:
+        log.warning("%s is written, but its records in the commit log stay: %s", wrote[0].query, fault)
+
+
+def _abandon_job(
+    options: SinkOptions, query: str, planned_at: float, messages: Sequence[WriterCommitMessage | None]
+) -> None:
+    """End what a failed job left, also what its tasks did not live to report."""
+    if not options.exactly_once:
+        return
+    wrote = [message for message in messages if isinstance(message, TaskWrote)]
+    timeout_ms = min(options.settings.api_timeout_ms, ABANDON_MS_MAX)
+    settings = replace(options.settings, api_timeout_ms=timeout_ms)
+    age_ms = (time.monotonic() - planned_at) * 1000
+    was_committing = all(message is not None for message in messages)
+    try:
+        with SinkCommits(settings, options.transaction_timeout_ms, age_ms, two_phase=False) as commits:
+            steps = abandon(query, 0, _transactions(wrote), was_committing=was_committing)
+            done = commits.run(steps)
+    except (ClientFault, LostTransactions) as fault:
+        log.warning("a failed write could not abort its transactions, which time out: %s", fault)
+        return
+    if done.was_decided_before:
+        log.warning("%s was decided before it failed: all of it is visible", query)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
@@ -298,10 +372,15 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
 
 class TidelogBatchWriter(DataSourceArrowWriter):
-    """The sink of a batch job: all of it is visible, or nothing."""
+    """The sink of a batch job; docs/adr/0012 says what it is promised.
+
+    Spark pickles it, so tasks, commit and abort have the same name of the job.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
-        self.options = options
+        self.is_named = options.application is not None
+        # What a job without a name leaves open nobody would ever end: it has to time out.
+        self.options = options if self.is_named else replace(options, two_phase=False)
         self.planned_at = time.monotonic()
         application = options.application or f"job-{uuid.uuid4().hex}"
         self.query = options.transactional_id_prefix + application
@@ -313,11 +392,17 @@ class TidelogBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: make it visible."""
-        _commit(self.options, self.version, messages, is_last=self.options.application is None)
+        if self.is_named:
+            _commit(self.options, self.version, messages)
+        else:
+            _commit_job(self.options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: a task failed for good, or the commit did."""
-        _abort(self.options, messages)
+        if self.is_named:
+            _abort(self.options, messages)
+        else:
+            _abandon_job(self.options, self.query, self.planned_at, messages)
 
 
 def batch_writer(options: SinkOptions, schema: StructType) -> TidelogBatchWriter:

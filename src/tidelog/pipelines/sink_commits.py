@@ -7,11 +7,13 @@ one partition of it, by the murmur2 of its name, and two keys:
     <query>/done    the number of the newest batch whose transactions are all ended
 
 It is read from its start to the high watermark, uncommitted records and markers included: a query must see
-its own decision even while another query's transaction holds the last stable offset back. After a claim no
-transaction of the driver id is open, so each of its decisions has its marker behind it, or the marker of
-a committed one went with an earlier cleaning.
+its own decision even while another query's transaction holds the last stable offset back. A decision counts
+when a commit marker follows it, or when none follows and it lies before the last stable offset: then its
+marker went with an earlier cleaning, which takes aborted records before their markers. Beyond that offset
+nothing is cleaned, so a decision without a marker there is one that a newer driver has not committed yet.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.client.client_settings import READ_UNCOMMITTED, ClientSettings
+from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, LATEST, Cluster
 from tidelog.client.faults import Refusal, known_code
 from tidelog.client.partition_reader import PartitionReader
@@ -65,12 +67,14 @@ from tidelog.records.builder import CONTROL_COMMIT, build_batch, control_type
 from tidelog.records.compression import Codec
 from tidelog.records.record import Record, iterate_records
 
+log = logging.getLogger(__name__)
+
 CREATE_TOPICS = 19
 COMMIT_LOG_PARTITIONS = 8
-#: small segments, so that compaction has something to do: it leaves the newest one alone
+#: As small as brokers allow: compaction leaves the newest segment alone, and each commit reads what is left.
 COMMIT_LOG_CONFIGS = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(16 << 20),
+    "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
 #: the driver's own transaction lives for so long at most, and for a quarter of the tasks' time
@@ -109,6 +113,8 @@ class SinkCommits:
         self._measured_at = time.monotonic()
         self._two_phase = two_phase
         self._deciding: TransactionalWriter | None = None
+        #: whether a decision was asked for and may have come true, whatever was answered
+        self.may_be_decided = False
 
     def __enter__(self) -> "SinkCommits":
         return self
@@ -182,10 +188,12 @@ class SinkCommits:
 
     def _end_decision(self, *, committed: bool) -> bool:
         assert self._deciding is not None
+        self.may_be_decided |= committed
         try:
             self._deciding.end(committed=committed)
         except Refusal as refusal:
             if refusal.code in _NO_LONGER_OURS:
+                self.may_be_decided = False
                 return False
             raise
         return True
@@ -226,8 +234,9 @@ class SinkCommits:
     def _read_log(self, query: str) -> CommitLog:
         place = self._commit_log_place(query)
         start = self._cluster.list_offsets({place: EARLIEST})[place].offset
+        stable = self._cluster.list_offsets({place: LATEST}, READ_COMMITTED)[place].offset
         end = self._cluster.list_offsets({place: LATEST})[place].offset
-        reader = _LogReader(query)
+        reader = _LogReader(query, stable)
         for piece in PartitionReader(self._cluster, place).slices(start, end, READ_PATIENCE_MS):
             reader.take(piece.records, end)
         return reader.log()
@@ -270,6 +279,14 @@ class SinkCommits:
         answers = end_transactions(
             self._cluster, [Producer(*transaction) for transaction in transactions], committed=committed
         )
+        for name, code in answers.items():
+            if code is ErrorCode.NONE or code in _NO_LONGER_OURS:
+                continue
+            refusal = Refusal(code, f"ending the transaction of {name!r}")
+            if committed:
+                # Not lost: whoever may end it can still do so.
+                raise refusal
+            log.warning("%s: it is left open until its timeout", refusal)
         return [
             Outcome.ENDED if answers[one.transactional_id] is ErrorCode.NONE else Outcome.LOST
             for one in transactions
@@ -279,11 +296,13 @@ class SinkCommits:
 class _LogReader:
     """Finds what counts for one query among everything in its partition."""
 
-    def __init__(self, query: str) -> None:
+    def __init__(self, query: str, stable_offset: int) -> None:
         self._key = query.encode()
+        self._stable_offset = stable_offset
         self._done_key = done_key(query)
         self._decision: Decision | None = None
-        self._undecided: dict[int, Decision] = {}
+        #: offset and decision by producer id
+        self._undecided: dict[int, tuple[int, Decision]] = {}
         self._done_batch_id = NOTHING_DONE
 
     def take(self, records: memoryview, end_offset: int) -> None:
@@ -292,17 +311,18 @@ class _LogReader:
                 return
             batch = records[position : position + header.size_bytes]
             if header.control:
-                decision = self._undecided.pop(header.producer_id, None)
-                if decision is not None and any(
+                undecided = self._undecided.pop(header.producer_id, None)
+                if undecided is not None and any(
                     control_type(record) == CONTROL_COMMIT for record in iterate_records(batch, header)
                 ):
-                    self._decision = decision
+                    self._decision = undecided[1]
                 continue
             for record in iterate_records(batch, header):
                 if record.value is None:
                     self._forget(record.key)
                 elif record.key == self._key:
-                    self._undecided[header.producer_id] = Decision.from_json(record.value)
+                    decision = Decision.from_json(record.value)
+                    self._undecided[header.producer_id] = (header.base_offset, decision)
                 elif record.key == self._done_key:
                     self._done_batch_id = int(record.value)
 
@@ -314,7 +334,8 @@ class _LogReader:
             self._done_batch_id = NOTHING_DONE
 
     def log(self) -> CommitLog:
-        for decision in self._undecided.values():  # markers of committed ones may be cleaned away
-            if self._decision is None or decision.batch_id > self._decision.batch_id:
+        for offset, decision in self._undecided.values():
+            is_newest = self._decision is None or decision.batch_id > self._decision.batch_id
+            if offset < self._stable_offset and is_newest:
                 self._decision = decision
         return CommitLog(self._decision, self._done_batch_id)

@@ -48,8 +48,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ),
     (
         "a replay commits what it wrote",
-        "            yield End(transactions, committed=False)\n        swept",
-        "            yield End(transactions, committed=True)\n        swept",
+        "            yield End(unwanted, committed=False)\n        swept",
+        "            yield End(unwanted, committed=True)\n        swept",
     ),
     (
         "a batch is marked done before its transactions are ended",
@@ -87,6 +87,33 @@ MUTANTS: list[tuple[str, str, str]] = [
         "attempts of a task share a transactional id",
         "{_SEPARATOR}{partition}{_SEPARATOR}{attempt}",
         "{_SEPARATOR}{partition}",
+    ),
+    (
+        "a failed job aborts without a look whether it was decided",
+        "        log = yield ReadCommitLog(query)\n    if log.decision is None:\n",
+        "        yield ReadCommitLog(query)\n    if log.decision is None:\n",
+    ),
+    (
+        "a failed job does not finish what was decided",
+        "    elif not log.is_settled:\n        yield from _end_decided(log.decision)\n",
+        "",
+    ),
+    (
+        "a failed job leaves open what was not reported",
+        "    swept = yield from _sweep(query, batch_id)\n    is_decided",
+        "    swept = 0\n    is_decided",
+    ),
+    (
+        "a failed job does not claim its name",
+        "        yield Claim(query)\n        log = yield ReadCommitLog(query)\n",
+        "        log = yield ReadCommitLog(query)\n",
+    ),
+    (
+        "a commit that is tried again aborts what it has decided",
+        "    if log.decision is not None and not log.is_settled:\n",
+        "    if log.decided_batch_id >= batch_id and not log.is_settled:\n"
+        "        yield End(transactions, committed=False)\n"
+        "    if log.decision is not None and not log.is_settled:\n",
     ),
     (
         "a lost transaction is passed over",

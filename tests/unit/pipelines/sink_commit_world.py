@@ -5,6 +5,9 @@ does the next step, who dies, when another driver starts. Between any two steps 
 
 Spark's part: the checkpoint names the next batch; a driver runs the batch's tasks, each as one attempt or
 more, takes the first report of each, and commits. A driver whose commit fails dies, as a query does.
+
+`JobWorld` is a batch job without a name of its own: one driver, whose requests may fail, having come to
+pass or not, or coming to pass later. It does what `sink._commit_job` and `sink._abandon_job` do.
 """
 
 import itertools
@@ -223,7 +226,9 @@ class World:
             reports.setdefault(partition, transaction)
 
     def _commit(self, batch_id: int, transactions: tuple[Any, ...]) -> Actor:
-        steps = self.protocol.commit(QUERY, batch_id, transactions)
+        yield from self._carry_out(self.protocol.commit(QUERY, batch_id, transactions))
+
+    def _carry_out(self, steps: Any) -> Actor:
         answer: Any = None
         while True:
             try:
@@ -286,3 +291,136 @@ class World:
         self.check()
         expected = {(b, p): 1 for b in range(self.batches) for p in range(self.partitions)}
         assert self.copies() == expected, f"visible: {self.copies()}"
+
+
+class ClusterAway(Exception):
+    """No answer came; the request may have come to pass."""
+
+
+class JobWorld(World):
+    """One job under a name that nobody else has."""
+
+    def __init__(
+        self, protocol: ModuleType, choose: random.Random, *, failing_requests: float, failing_tasks: float
+    ) -> None:
+        super().__init__(protocol, batches=1, partitions=choose.randint(1, 3), choose=choose)
+        self.failing_requests, self.failing_tasks = failing_requests, failing_tasks
+        self.extra_attempts, self.dying_attempts = choose.choice([0, 0.5]), choose.choice([0, 0.3])
+        self.may_be_decided = False
+        #: when the last commit, or its abandoning, began
+        self.open_before: set[str] = set()
+        #: how it ended: "saved", "given up" (abandon came to its end), "unknown" (it did not)
+        self.end: str | None = None
+
+    def run(self, steps_max: int | None) -> None:
+        """Everybody in turn, by chance; the driver is killed after so many steps of its own."""
+        driver = self._start("driver", self._job)
+        driver_steps = 0
+        while driver in self.actors:
+            name = self.choose.choice(list(self.actors))
+            if name == driver and driver_steps == steps_max:
+                self.crash(driver)
+                break
+            driver_steps += name == driver
+            self.step(name)
+        for name in list(self.actors):
+            while name.startswith("late") and self.step(name):
+                pass
+
+    def _job(self, name: str) -> Actor:
+        reports: dict[int, Any] = {}
+        for partition in range(self.partitions):
+            self._start("attempt", self._attempt, 0, partition, reports, False)
+            if self.choose.random() < self.extra_attempts:
+                self._start("attempt", self._attempt, 0, partition, reports, False)
+        if self.choose.random() < self.failing_tasks:
+            for _ in range(self.choose.randint(0, 10)):
+                yield
+            yield from self._abandon(reports, was_committing=len(reports) == self.partitions)
+            return
+        yield from self._wait_for(0, reports)
+        try:
+            yield from self._commit_job(tuple(reports[p] for p in sorted(reports)))
+        except (ClusterAway, self.protocol.FencedDriver, self.protocol.BatchTooOld):
+            yield from self._abandon(reports, was_committing=True)
+        except self.protocol.LostTransactions as fault:
+            self.lost.append(fault)
+        else:
+            self.end = "saved"
+
+    def _commit_job(self, transactions: tuple[Any, ...]) -> Actor:
+        while True:
+            try:
+                yield from self._commit(0, transactions)
+                return
+            except ClusterAway:
+                if not self.may_be_decided or self.choose.random() < 0.3:  # the time is over
+                    raise
+
+    def _abandon(self, reports: dict[int, Any], *, was_committing: bool) -> Actor:
+        written = tuple(reports.values())
+        try:
+            yield from self._carry_out(
+                self.protocol.abandon(QUERY, 0, written, was_committing=was_committing)
+            )
+        except ClusterAway:
+            self.end = "unknown"
+        except self.protocol.LostTransactions as fault:
+            self.lost.append(fault)
+        else:
+            self.end = "given up"
+
+    def _carry_out(self, steps: Any) -> Actor:
+        self.open_before = self._open()
+        answer: Any = None
+        while True:
+            try:
+                request = steps.send(answer)
+            except StopIteration:
+                return
+            if type(request).__name__ == "End":
+                answer = []
+                for transaction in request.transactions:
+                    answer.append(self._ask(self.cluster.end, transaction, request.committed))
+                    yield
+            else:
+                is_deciding = type(request).__name__ == "CommitDecision"
+                self.may_be_decided |= is_deciding
+                answer = self._ask(self.cluster.execute, request)
+                self.may_be_decided &= not is_deciding or answer
+                yield
+
+    def _ask(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        if self.choose.random() < self.failing_requests:
+            fate = self.choose.choice(["never", "now", "late"])
+            if fate == "now":
+                ask(*arguments)
+            elif fate == "late":
+                self._start("late", self._late, ask, arguments)
+            raise ClusterAway
+        return ask(*arguments)
+
+    def _late(self, name: str, ask: Callable[..., Any], arguments: tuple[Any, ...]) -> Actor:
+        for _ in range(self.choose.randint(1, 10)):
+            yield
+        ask(*arguments)
+
+    def _open(self) -> set[str]:
+        return {name for name, known in self.cluster.transactions.items() if known.state == OPEN}
+
+    def check_job(self, *, was_killed: bool) -> None:
+        """All or nothing: unless the driver was killed, or could reach nobody, between decision and ends."""
+        assert not self.lost, self.lost
+        visible = len(self.copies())
+        is_decided = bool(self.cluster.decisions)
+        assert not visible or is_decided, "visible without a decision"
+        if self.end == "saved":
+            assert visible == self.partitions, "saved, but not visible"
+        elif self.end == "given up":
+            assert visible in (0, self.partitions), "a part of the job is visible"
+        else:
+            assert was_killed or self.end == "unknown", "the driver came to no end"
+        if self.end in ("saved", "given up"):
+            assert not is_decided or visible, "decided after it was given up"
+            left = self.open_before & self._open()
+            assert not left, f"left open: {left}"

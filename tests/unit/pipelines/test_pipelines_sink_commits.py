@@ -157,6 +157,20 @@ def test_a_decision_that_was_not_committed_counts_for_nothing(broker: RunningBro
         assert new.execute(ReadCommitLog(query)).decision is None
 
 
+def test_what_the_next_driver_is_about_to_decide_is_not_decided(broker: RunningBroker, query: str) -> None:
+    """The old driver claimed, stood still, and reads while the new one has its decision written."""
+    options = options_of(broker)
+    with commits_of(options) as old, commits_of(options) as new:
+        old.execute(Claim(query))
+        written = write(options, query, 0, "a", [f"{query}-new"])
+        driver = new.execute(Claim(query))
+        assert new.execute(WriteDecision(driver, Decision(query, 0, (written,))))
+        assert old.execute(ReadCommitLog(query)).decision is None
+        assert new.execute(CommitDecision(driver))
+        new.execute(Claim(query))  # which waits for the marker
+        assert old.execute(ReadCommitLog(query)).decided_batch_id == 0
+
+
 def test_a_driver_that_was_overtaken_is_fenced(broker: RunningBroker, query: str) -> None:
     options = options_of(broker)
     written = write(options, query, 0, "a", [f"{query}-1"])

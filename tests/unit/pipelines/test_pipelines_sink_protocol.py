@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 from sink_commit_mutants import MUTANTS, mutant
-from sink_commit_world import ABORTED, OPEN, World
+from sink_commit_world import ABORTED, OPEN, JobWorld, World
 
 from tidelog.pipelines import commit_protocol
 from tidelog.pipelines.commit_protocol import (
@@ -102,8 +102,33 @@ def test_random_schedules() -> None:
     assert min(seen.values()) > RANDOM_RUNS // 50, f"the schedules do not reach enough: {seen}"
 
 
+def random_job(protocol: ModuleType, seed: int) -> JobWorld:
+    """A batch job without a name: tasks that fail, a cluster that is away, a driver that is killed."""
+    choose = random.Random(seed)
+    world = JobWorld(
+        protocol, choose, failing_requests=choose.choice([0, 0.1, 0.2]), failing_tasks=choose.choice([0, 0.5])
+    )
+    steps_max = choose.choice([None, None, choose.randint(1, 40)])
+    world.run(steps_max)
+    world.check_job(was_killed=steps_max is not None)
+    return world
+
+
+def test_jobs_without_a_name_are_visible_whole_or_not_at_all() -> None:
+    seen = dict.fromkeys(["saved", "given up, all", "given up, nothing", "unknown", "None"], 0)
+    for seed in range(RANDOM_RUNS):
+        world = random_job(commit_protocol, seed)
+        end = str(world.end)
+        if end == "given up":
+            end += ", all" if world.copies() else ", nothing"
+        seen[end] += 1
+    assert min(seen.values()) > RANDOM_RUNS // 100, f"the jobs do not reach enough: {seen}"
+
+
 def notices(protocol: ModuleType) -> bool:
     try:
+        for seed in range(MUTANT_RUNS):
+            random_job(protocol, seed)
         for seed in range(MUTANT_RUNS):
             random_schedule(protocol, seed)
         lost_is_told(protocol)
