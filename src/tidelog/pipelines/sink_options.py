@@ -1,4 +1,8 @@
-"""The options of the sink and the columns it takes, checked in the driver before anything is written."""
+"""The options of the sink and the columns it takes, checked in the driver before anything is written.
+
+A name that nobody knows is refused if it looks like a slip, as the source does: `delivry=at_least_once` would
+otherwise mean exactly once.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +20,19 @@ from pyspark.sql.types import (
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import BadOption
+from tidelog.pipelines.commit_protocol import check_query_name
+from tidelog.pipelines.source_options import refuse_slips
 from tidelog.records.compression import Codec
 
+#: option names as they are documented
+NAMES = (
+    "topic",
+    "delivery",
+    "transactionalIdPrefix",
+    "twoPhaseCommit",
+    "txnAppId",
+    "txnVersion",
+)
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 _KAFKA_PREFIX = "kafka."
@@ -62,6 +77,7 @@ class SinkOptions:
             for name, value in options.items()
             if name.lower().startswith(_KAFKA_PREFIX)
         }
+        refuse_slips(own, NAMES)
         delivery = own.get("delivery", EXACTLY_ONCE).lower().replace("-", "_")
         if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
             raise BadOption(f"delivery is {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {own['delivery']!r}")
@@ -78,11 +94,16 @@ class SinkOptions:
         application, version = own.get("txnappid"), own.get("txnversion")
         if (application is None) != (version is None):
             raise BadOption("txnAppId and txnVersion belong together: the write of a version happens once")
+        prefix = own.get("transactionalidprefix", DEFAULT_PREFIX)
+        try:
+            check_query_name(f"{prefix}{application or ''}")
+        except ValueError as fault:
+            raise BadOption(f"txnAppId or transactionalIdPrefix: {fault}; choose another name") from None
         return cls(
             settings=ClientSettings.from_options(kafka),
             topic=own.get("topic") or None,
             delivery=delivery,
-            transactional_id_prefix=own.get("transactionalidprefix", DEFAULT_PREFIX),
+            transactional_id_prefix=prefix,
             transaction_timeout_ms=timeout_ms,
             two_phase=_flag(own, "twophasecommit", default=True),
             codec=codec,

@@ -7,7 +7,7 @@ what cannot work. Names are case-insensitive, as Spark hands them over. What beg
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -153,11 +153,17 @@ class SourceOptions:
 
 
 def _check_names(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in NAMES}
     for name in given:
         if name in REFUSED:
             raise BadOption(f"option {name} cannot be used: {REFUSED[name]}")
-        if name in known or name in TOLERATED or name.startswith("kafka."):
+    refuse_slips(given, NAMES, TOLERATED)
+
+
+def refuse_slips(given: Iterable[str], names: Iterable[str], tolerated: Collection[str] = ()) -> None:
+    """Raises BadOption for a name, in lower case, that nobody knows but that looks like one of `names`."""
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name in known or name in tolerated or name.startswith("kafka."):
             continue
         near = difflib.get_close_matches(name, [*known, "kafka.bootstrap.servers"], n=1, cutoff=0.8)
         if near:

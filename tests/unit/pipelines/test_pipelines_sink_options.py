@@ -69,11 +69,28 @@ def test_names_are_taken_in_any_case() -> None:
         ("kafka.batch.size", "many", "is a number"),
         ("twoPhaseCommit", "maybe", "true or false"),
         ("txnAppId", "app", "belong together"),
+        ("delivry", "at_least_once", "is 'delivery' meant"),
+        ("topics", "out", "is 'topic' meant"),
+        ("TwoPhasesCommit", "false", "is 'twoPhaseCommit' meant"),
+        ("transactionIdPrefix", "mine-", "is 'transactionalIdPrefix' meant"),
+        ("bootstrap.servers", "a:1", r"is 'kafka\.bootstrap\.servers' meant"),
+        ("transactionalIdPrefix", "job.batch.3", "number of its batch"),
     ],
 )
 def test_what_is_refused(option: str, value: str, says: str) -> None:
     with pytest.raises(BadOption, match=says):
         SinkOptions.read({**SERVERS, option: value})
+
+
+@pytest.mark.parametrize("name", ["job.batch.3", ".batch.", "a.batch.3.0"])
+def test_a_name_that_looks_like_a_transaction_of_another(name: str) -> None:
+    with pytest.raises(BadOption, match="choose another name"):
+        SinkOptions.read({**SERVERS, "txnAppId": name, "txnVersion": "0"})
+
+
+def test_options_of_spark_are_passed_over() -> None:
+    given = {"checkpointLocation": "/c", "path": "/p", "queryName": "q", "outputMode": "append"}
+    SinkOptions.read({**SERVERS, **given})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tidelog.pipelines.commit_protocol import (
     Decision,
     Transaction,
     batch_of,
+    check_query_name,
     driver_transactional_id,
     is_rubbish,
     transaction_name,
@@ -182,6 +183,12 @@ def test_names_tell_their_batch() -> None:
     assert batch_of("q.x", name) == 12
     assert batch_of("q", name) is None
     assert batch_of("q.x", driver_transactional_id("q.x")) is None
+    other = "q.x.batch.3"
+    assert batch_of("q.x", transaction_name(other, 0, 0, "abc")) is None, "that of another query"
+    assert batch_of("q.x", driver_transactional_id(other)) is None
+    with pytest.raises(ValueError, match="batch"):
+        check_query_name(other)
+    check_query_name("q.x.batch")
     assert batch_of("q.x", transaction_prefix("q.x") + "nonsense") is None
 
 
