@@ -1,5 +1,6 @@
 """The archive for executors: what it holds, what is left out, and that a bare Python imports all from it."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -48,7 +49,10 @@ def test_a_python_without_packages_has_all_it_needs(
     for name in ("numpy", "pyarrow", "numpy.libs", "pyarrow.libs"):
         if (installed / name).exists():
             (tmp_path / FOLDER / name).symlink_to(installed / name)
-    command = [sys.executable, "-S", "-c", f"import {NEEDED}; print(tidelog.__file__)"]
+    program = f"import {NEEDED}; print(tidelog.__file__)"
+    if importlib.util.find_spec("psycopg_binary") is not None:
+        program += "; import psycopg; assert psycopg.pq.__impl__ == 'binary'"
+    command = [sys.executable, "-S", "-c", program]
     ended = subprocess.run(
         command, env={"PYTHONPATH": str(tmp_path / FOLDER)}, capture_output=True, text=True, timeout=60
     )
