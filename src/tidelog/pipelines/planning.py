@@ -3,14 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
-from tidelog.client.faults import BadOption
+from tidelog.client.faults import BadOption, ClientFault
+from tidelog.pipelines.begun_with import begun, identity_of
 from tidelog.pipelines.definition import Definition
+from tidelog.pipelines.file_store import HadoopFiles
 from tidelog.pipelines.flow import FLOW, plan_flow, start_flow
 from tidelog.pipelines.pipeline_options import check_options
 from tidelog.pipelines.plan import Plan
 from tidelog.pipelines.ready import ready_pipeline
 from tidelog.pipelines.spark_cluster import cluster_notes
 from tidelog.pipelines.work import Work
+
+LINES_MAX = 6
+
+
+class CannotStart(ClientFault):
+    """Spark refuses a query: SQL that is none, a column that is not there."""
 
 
 def make_plan(definition: Definition) -> Plan:
@@ -28,7 +36,20 @@ def make_plan(definition: Definition) -> Plan:
 
 
 def start(spark: Any, plan: Plan) -> list[Work]:
-    """Start what was planned."""
-    if plan.kind == FLOW:
-        return start_flow(spark, plan)
-    return ready_pipeline(plan.kind).start(spark, plan)
+    """Start what was planned, in a checkpoint of its own; raises CannotStart, and what pipelines raise."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    ready = None if plan.kind == FLOW else ready_pipeline(plan.kind)
+    identity = identity_of(plan, () if ready is None else ready.options)
+    try:
+        with begun(HadoopFiles(spark, plan.run.checkpoint), plan, identity):
+            return start_flow(spark, plan) if ready is None else ready.start(spark, plan)
+    except (PySparkException, Py4JError) as fault:
+        raise CannotStart(f"Spark cannot run this: {first_lines(str(fault))}") from fault
+
+
+def first_lines(text: str) -> str:
+    """The beginning of what Spark says, without its plans and its Java."""
+    lines = (line.strip() for line in text.partition("\n\nJVM stacktrace")[0].splitlines())
+    return "\n".join([line for line in lines if line and not line.startswith(("'", "+-", "at "))][:LINES_MAX])
