@@ -74,6 +74,7 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
       tidelog pipeline run totals.yaml --master local[2] --progress 1 --json
     """
     from tidelog.client.faults import ClientFault
+    from tidelog.client.masking import masked_text
     from tidelog.client.pipeline_places import FAILED, STOPPED
     from tidelog.pipelines.runner import Runner
     from tidelog.pipelines.session import check_environment
@@ -95,7 +96,8 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
             click.echo("starting Spark; Ctrl-C stops the pipeline cleanly")
         status = runner.run(printer.report, progress_seconds, lambda: _stop_on_signals(stopping))
     except ClientFault as fault:
-        raise CommandError(str(fault), _hint(fault)) from fault
+        # What Spark and databases say may repeat a setting.
+        raise CommandError(masked_text(str(fault), plan.secrets()), _hint(fault)) from fault
     finally:
         printer.close()
     if status.state == FAILED:
@@ -252,10 +254,13 @@ def _plan(definition: "Definition") -> "Plan":
 
 
 def _hint(fault: Exception, kind: str | None = None) -> str | None:
+    from tidelog.pipelines.begun_with import OtherOptions
     from tidelog.pipelines.running import AlreadyRunning
 
     if isinstance(fault, AlreadyRunning):
         return "'tidelog pipeline stop NAME' stops it; --name gives this one another name"
+    if isinstance(fault, OtherOptions):
+        return "with the options of before it goes on where it was"
     if kind is not None:
         return f"'tidelog pipeline list --options {kind}' shows the options"
     return None
