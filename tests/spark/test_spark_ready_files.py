@@ -1,12 +1,19 @@
 """file-source and file-sink on a real Spark, by content."""
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ready_runs import definition, received, run_ready, send, values
+from ready_runs import definition, received, run_ready, send, values, wait_for
+
+from tidelog.client.faults import BadOption
+from tidelog.pipelines.definition import read_definition
+from tidelog.pipelines.planning import make_plan
+from tidelog.pipelines.planning import start as planning_start
 
 MakeTopic = Callable[..., str]
 
@@ -29,6 +36,41 @@ def test_lines_of_json(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_pa
     first = next(message for message in found if message.key() == b"0")
     assert first.value().decode() == '{"id": 0, "ü": "ß"}'
     assert dict(first.headers())["file"].endswith(b"/inbox/one.json")
+
+
+def test_an_old_file_is_read_too(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:
+    target, inbox = make_topic(1), tmp_path / "inbox"
+    inbox.mkdir()
+    given = definition(bootstrap, tmp_path, "file-source", path=str(inbox), to=target)
+    (inbox / "new.json").write_text('{"id": 1}\n')
+    run_ready(spark, given)
+    (inbox / "old.json").write_text('{"id": 2}\n')
+    month_ago = time.time() - 30 * 86_400
+    os.utime(inbox / "old.json", (month_ago, month_ago))
+    run_ready(spark, given)
+    assert [row["id"] for row in values(bootstrap, target)] == [1, 2]
+
+
+def test_another_target_does_not_go_on_where_the_first_was(
+    spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    first, second, inbox = make_topic(1), make_topic(1), tmp_path / "inbox"
+    inbox.mkdir()
+    (inbox / "a.json").write_text('{"id": 1}\n')
+
+    def run(to: str, **more: Any) -> None:
+        options = {"path": str(inbox), "to": to, **more}
+        given = definition(bootstrap, tmp_path, "file-source", **options)
+        plan = make_plan(read_definition({**given, "trigger": "available_now"}, stem="inbox"))
+        wait_for(planning_start(spark, plan))
+
+    run(first)
+    with pytest.raises(BadOption, match="begun with another to,"):
+        run(second)
+    (inbox / "b.json").write_text('{"id": 2}\n')
+    run(first, files_per_batch=3)
+    assert [row["id"] for row in values(bootstrap, first)] == [1, 2]
+    assert values(bootstrap, second) == []
 
 
 def test_csv_that_is_moved_away(spark: Any, bootstrap: str, make_topic: MakeTopic, tmp_path: Path) -> None:
