@@ -9,6 +9,7 @@ may be many times as large as what was fetched. Connections are kept from task t
 Spark serves many.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -35,6 +36,10 @@ BATCH_BYTES = 8 << 20
 COMPRESSED_BYTES_MAX = 4 << 20
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+log = logging.getLogger(__name__)
 
 
 class DataLoss(ClientFault):
@@ -94,9 +99,16 @@ def read_range(
                         yield batch
                 offset = fetched.next_offset
         except Refusal as refusal:
-            if refusal.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            if refusal.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                offset = _after_the_gap(cluster, wanted, offset, fail_on_data_loss)
+                continue
+            if refusal.code not in _UNKNOWN or not _is_gone(cluster, wanted.where):
                 raise
-            offset = _after_the_gap(cluster, wanted, offset, fail_on_data_loss)
+            what = f"{wanted.where} is gone; the query had still to read from {offset} to {wanted.end}"
+            if fail_on_data_loss:
+                raise DataLoss(f"{what}. {WHAT_TO_DO}") from refusal
+            log.warning("%s; failOnDataLoss is false, so the query goes on", what)
+            return
         except NothingArrived as silence:
             if silence.readable_end >= wanted.end:
                 raise
@@ -109,9 +121,15 @@ def read_range(
 
 
 WHAT_TO_DO = (
-    "The topic was truncated, made anew, or its retention is shorter than the query's delay. To go on with"
-    " what is there, set option failOnDataLoss to false; to begin anew, use another checkpoint"
+    "The topic was truncated, deleted, made anew, or its retention is shorter than the query's delay. To go"
+    " on with what is there, set option failOnDataLoss to false; to begin anew, use another checkpoint"
 )
+
+
+def _is_gone(cluster: Cluster, where: TopicPartition) -> bool:
+    """Whether the cluster as a whole does not know the partition; a single broker may be behind."""
+    found = cluster.topics([where.topic]).get(where.topic)
+    return found is None or where.partition not in {row.partition for row in found.partitions}
 
 
 def _after_the_gap(cluster: Cluster, wanted: OffsetRange, offset: int, fail_on_data_loss: bool) -> int:

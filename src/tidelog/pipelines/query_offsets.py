@@ -50,8 +50,8 @@ class QueryOffsets:
         self._latest_at: float | None = None
         #: where a query with Trigger.AvailableNow ends
         self._target: Offsets | None = None
-        #: when the last micro-batch was let go, for maxTriggerDelay
-        self._triggered_at = clock()
+        #: when the last micro-batch was let go, for maxTriggerDelay; the first one goes at once, as in Spark
+        self._triggered_at: float | None = None
 
     # Partitions
 
@@ -246,7 +246,7 @@ class QueryOffsets:
 
     def _wait_for_more(self, fresh: int) -> bool:
         least = self.options.offsets_per_trigger_min
-        if least is None or fresh >= least or self._target is not None:
+        if least is None or fresh >= least or self._target is not None or self._triggered_at is None:
             return False
         return self._clock() - self._triggered_at < self.options.trigger_delay_max_ms / 1000
 
@@ -254,6 +254,11 @@ class QueryOffsets:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """What the tasks of a batch read."""
+        appeared = {where for where in end if where not in start}
+        gone = tuple(sorted(appeared.difference(self.partitions()))) if appeared else ()
+        if gone:
+            self._report_loss(f"partitions {_listed(gone)} are gone, with what was not read of them")
+            end = {where: offset for where, offset in end.items() if where not in gone}
         first = {**self._first_offsets(start, end), **start}
         whole = [OffsetRange(where, first[where], end[where]) for where in sorted(end)]
         return split_ranges(whole, self.options.partitions_min, self.options.records_per_partition_max)

@@ -168,3 +168,16 @@ def test_a_log_that_ends_too_early(bootstrap: str, topic: str) -> None:
     with pytest.raises(DataLoss, match="records up to offset 9 were announced, but the log now ends at 1"):
         read(settings(bootstrap), topic, 0, 9, patience_ms=1)
     assert read(settings(bootstrap), topic, 0, 9, patience_ms=1, fail_on_data_loss=False).num_rows == 1
+
+
+def test_a_topic_that_was_deleted(
+    bootstrap: str, admin: AdminClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"only")
+    assert producer.flush(SECONDS_MAX) == 0
+    admin.delete_topics([topic])[topic].result(SECONDS_MAX)
+    with pytest.raises(DataLoss, match=r"-0 is gone; .* from 0 to 1\..*failOnDataLoss to false"):
+        read(settings(bootstrap), topic, 0, 1)
+    assert read(settings(bootstrap), topic, 0, 1, fail_on_data_loss=False).num_rows == 0
+    assert "is gone" in caplog.text

@@ -150,6 +150,7 @@ def test_limits() -> None:
 def test_a_batch_waits_for_enough_records_but_not_for_ever() -> None:
     offsets, cluster, clock = query(LOGS, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
     start = {A0: 95, A1: 50}
+    assert offsets.next_end({A0: 94, A1: 50}, limited=True) == {A0: 100, A1: 50}, "the first goes at once"
     assert offsets.next_end(start, limited=True) == start
     clock.now += 61
     assert offsets.next_end(start, limited=True) == {A0: 100, A1: 50}
@@ -222,6 +223,19 @@ def test_an_idle_query_seldom_asks() -> None:
         assert offsets.next_end(start, limited=False) == start
     assert cluster.asked["topics"] <= 4
     assert cluster.asked["list_offsets"] <= 110
+
+
+def test_a_topic_that_is_gone_with_a_batch_planned() -> None:
+    """The batch begins no later than the topic was found, so its start does not name it."""
+    offsets, cluster, _ = query(LOGS, subscribePattern="[ab]")
+    offsets.partitions()
+    del cluster.logs[B0]
+    with pytest.raises(DataLoss, match=r"b-0 are gone.*failOnDataLoss"):
+        offsets.ranges({A0: 0, A1: 20}, {A0: 100, A1: 50, B0: 7})
+    offsets, cluster, _ = query(LOGS, subscribePattern="[ab]", failOnDataLoss="false")
+    del cluster.logs[B0]
+    ranges = offsets.ranges({A0: 0, A1: 20}, {A0: 100, A1: 50, B0: 7})
+    assert [one.where for one in ranges] == [A0, A1]
 
 
 def test_tasks() -> None:
