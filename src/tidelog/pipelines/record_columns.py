@@ -38,6 +38,8 @@ Bytes = npt.NDArray[np.uint8]
 VARINT_BYTES_MAX = 10
 #: after the last record: four numbers can be read past its end
 _PADDING_BYTES = 4 * VARINT_BYTES_MAX
+#: of Arrow's binary arrays
+OFFSET_MAX = 2**31 - 1
 #: what compressed records become, about
 UNPACKED_RATIO_GUESS = 4
 #: records whose lengths are read one by one before those that follow are compared with them
@@ -306,16 +308,23 @@ def _cut_out(buffer: pa.Buffer, starts: Positions, lengths: Numbers) -> pa.Array
     """The bytes at `starts` as a binary array; a negative length makes a null.
 
     Arrow wants offsets that lie next to each other, so it is told of the gaps as values too and asked to take
-    every other one.
+    every other one. Where the buffer is too large for Arrow's 32-bit offsets, only what is taken has to fit.
     """
     count = len(starts)
-    bounds = np.empty(2 * count, dtype=np.int32)
+    is_large = buffer.size > OFFSET_MAX
+    bounds = np.empty(2 * count, dtype=np.int64 if is_large else np.int32)
     bounds[0::2] = starts
     bounds[1::2] = starts + np.maximum(lengths, 0)
-    pieces = pa.Array.from_buffers(pa.binary(), max(0, 2 * count - 1), [None, pa.py_buffer(bounds), buffer])
+    kind = pa.large_binary() if is_large else pa.binary()
+    pieces = pa.Array.from_buffers(kind, max(0, 2 * count - 1), [None, pa.py_buffer(bounds), buffer])
     every_other = np.arange(0, 2 * count, 2, dtype=np.int32)
     missing = lengths < 0
-    return pieces.take(pa.array(every_other, mask=missing if missing.any() else None))
+    taken = pieces.take(pa.array(every_other, mask=missing if missing.any() else None))
+    if not is_large:
+        return taken
+    if int(np.maximum(lengths, 0).sum()) > OFFSET_MAX:
+        raise DecompressedTooLarge(OFFSET_MAX)
+    return taken.cast(pa.binary())
 
 
 def _columns(

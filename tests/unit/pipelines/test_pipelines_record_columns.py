@@ -3,13 +3,22 @@
 import contextlib
 from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from tidelog.pipelines.record_columns import AbortedTransaction, RecordColumns, decode
+from tidelog.pipelines import record_columns
+from tidelog.pipelines.record_columns import (
+    OFFSET_MAX,
+    AbortedTransaction,
+    RecordColumns,
+    _cut_out,
+    decode,
+)
 from tidelog.records.batch import read_header
 from tidelog.records.builder import build_batch, build_control_batch
 from tidelog.records.compression import Codec
-from tidelog.records.corrupt_record import CorruptRecord
+from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
 from tidelog.records.record import Record, iterate_records
 
 EVERYTHING = 1 << 60
@@ -148,3 +157,22 @@ def test_damaged_bytes_are_an_error_or_other_records_but_never_a_crash(seed: int
         decode(bytes(damaged), 0, EVERYTHING)
     with contextlib.suppress(CorruptRecord):
         decode(bytes(damaged), 0, EVERYTHING, with_headers=True, check_crc=False)
+
+
+def test_records_beyond_two_gigabytes() -> None:
+    """Of one piece, unpacked; the buffer of the test is never touched, save for a few bytes."""
+    data = np.zeros(OFFSET_MAX + 4096, dtype=np.uint8)
+    places = np.array([10, OFFSET_MAX - 2, OFFSET_MAX + 100, OFFSET_MAX + 200], dtype=np.int64)
+    for number, place in enumerate(places[:3]):
+        data[place : place + 5] = np.frombuffer(b"rec-%d" % number, dtype=np.uint8)
+    lengths = np.array([5, 5, 5, -1], dtype=np.int64)
+    found = _cut_out(pa.py_buffer(data), places, lengths)
+    assert found.type == pa.binary() and found.to_pylist() == [b"rec-0", b"rec-1", b"rec-2", None]
+
+
+def test_a_column_beyond_two_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_columns, "OFFSET_MAX", 7)
+    places, lengths = np.array([0, 4], dtype=np.int64), np.array([4, 4], dtype=np.int64)
+    with pytest.raises(DecompressedTooLarge):
+        _cut_out(pa.py_buffer(b"12345678"), places, lengths)
+    assert _cut_out(pa.py_buffer(b"12345678"), places, lengths - 1).to_pylist() == [b"123", b"567"]
