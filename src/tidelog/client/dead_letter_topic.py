@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 NOTES_TOPIC = "__tidelog_dlq_redriven"
 TRANSACTION_LETTERS_MAX = 500
 POLL_LETTERS = 500
+#: librdkafka's word for a record whose partition the partitioner chooses
+BY_KEY = -1
 #: a call waits so long for a full batch of letters, which the last one seldom is
 POLL_SECONDS = 0.05
 
@@ -98,6 +100,14 @@ class Letter:
         """Those that the record had, and how often it has been sent back."""
         attempts = str(self.failure.attempts + 1).encode()
         return (*self.failure.headers, (names.ATTEMPTS, attempts))
+
+
+def _partition_of(letter: Letter, target: str, known: Mapping[str, Any]) -> int:
+    """The partition that the record was in, where there is one of that number; else the key says."""
+    partition, topic = letter.failure.partition, known.get(target)
+    if target != letter.failure.topic or topic is None or partition is None:
+        return BY_KEY
+    return partition if partition in topic.partitions else BY_KEY
 
 
 class DeadLetterTopic:
@@ -213,16 +223,25 @@ class DeadLetterTopic:
         """Send letters back to where they are from, or to a topic; returns how many were sent."""
         self._make_notes_topic()
         producer = self._clients.producer(
-            {"transactional.id": f"tidelog-dlq-{self._topic}", "acks": "all", "linger.ms": 5}
+            {
+                "transactional.id": f"tidelog-dlq-{self._topic}",
+                "acks": "all",
+                "linger.ms": 5,
+                # that of Java and of our sink; librdkafka's own is another
+                "partitioner": "murmur2_random",
+            }
         )
         # First, so that what another has noted is seen and what it has not is aborted.
         producer.init_transactions(self._clients.timeout_seconds)
         chosen = [letter for letter in self.letters(places) if not letter.redriven and wanted(letter)]
+        known = self._clients.metadata(producer).topics
         for start in range(0, len(chosen), TRANSACTION_LETTERS_MAX):
-            self._send(producer, chosen[start : start + TRANSACTION_LETTERS_MAX], to)
+            self._send(producer, chosen[start : start + TRANSACTION_LETTERS_MAX], to, known)
         return len(chosen)
 
-    def _send(self, producer: "Producer", letters: Sequence[Letter], to: str | None) -> None:
+    def _send(
+        self, producer: "Producer", letters: Sequence[Letter], to: str | None, known: Mapping[str, Any]
+    ) -> None:
         from confluent_kafka import KafkaException
 
         producer.begin_transaction()
@@ -235,6 +254,7 @@ class DeadLetterTopic:
                     target,
                     letter.value,
                     letter.key,
+                    partition=_partition_of(letter, target, known),
                     headers=list(letter.headers_to_send()),
                     timestamp=letter.timestamp_ms if timestamp_ms is None else timestamp_ms,
                 )

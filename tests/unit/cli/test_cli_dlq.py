@@ -122,6 +122,43 @@ def test_letters_without_an_origin_need_a_topic(broker: RunningBroker) -> None:
     records(broker, "elsewhere", 2)
 
 
+def partitions_of(broker: RunningBroker, topic: str, partitions: int) -> dict[bytes, int]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in range(partitions)])
+    found: dict[bytes, int] = {}
+    ends = 0
+    while ends < partitions:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error() is None:
+            found[message.key()] = message.partition()
+        else:
+            ends += 1
+    consumer.close()
+    return found
+
+
+def test_letters_go_back_to_the_partition_they_are_from(broker: RunningBroker) -> None:
+    broker.create_topic("placed", partitions=4)
+    fill(broker, "placed-dead", "placed", 12)
+    assert "sent back 12" in run(broker, "redrive", "placed-dead", "--yes").output
+    assert set(partitions_of(broker, "placed", 4).values()) == {1}
+
+
+def test_letters_go_elsewhere_as_java_would_send_them(broker: RunningBroker) -> None:
+    broker.create_topic("moved", partitions=5)
+    broker.create_topic("moved-by-java", partitions=5)
+    fill(broker, "moved-dead", "origin", 12)
+    assert "sent back 12" in run(broker, "redrive", "moved-dead", "--to", "moved", "--yes").output
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+    for number in range(12):
+        producer.produce("moved-by-java", b"", b"k%d" % number)
+    assert producer.flush(10) == 0
+    assert partitions_of(broker, "moved", 5) == partitions_of(broker, "moved-by-java", 5)
+
+
 def test_one_that_dies_in_the_middle_leaves_nothing_sent_or_noted(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
