@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, LATEST, Cluster
-from tidelog.client.faults import Refusal, known_code
+from tidelog.client.faults import Refusal
 from tidelog.client.partition_reader import PartitionReader
 from tidelog.client.produce_requests import BatchToSend
 from tidelog.client.record_writer import RecordWriter
@@ -61,7 +61,7 @@ from tidelog.pipelines.commit_protocol import (
     driver_transactional_id,
 )
 from tidelog.pipelines.record_batches import murmur2
-from tidelog.protocol.apis import METADATA
+from tidelog.pipelines.target_topics import create_topics
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import CONTROL_COMMIT, build_batch, control_type
 from tidelog.records.compression import Codec
@@ -69,7 +69,6 @@ from tidelog.records.record import Record, iterate_records
 
 log = logging.getLogger(__name__)
 
-CREATE_TOPICS = 19
 COMMIT_LOG_PARTITIONS = 8
 #: As small as brokers allow: compaction leaves the newest segment alone, and each commit reads what is left.
 COMMIT_LOG_CONFIGS = {
@@ -208,28 +207,9 @@ class SinkCommits:
     def _commit_log_topic(self) -> Any:
         found = self._cluster.topics([COMMIT_LOG_TOPIC])
         if COMMIT_LOG_TOPIC not in found:
-            self._create_commit_log()
+            create_topics(self._cluster, {COMMIT_LOG_TOPIC: COMMIT_LOG_PARTITIONS}, COMMIT_LOG_CONFIGS)
             return self._cluster.topic(COMMIT_LOG_TOPIC)
         return found[COMMIT_LOG_TOPIC]
-
-    def _create_commit_log(self) -> None:
-        topic = {
-            "name": COMMIT_LOG_TOPIC,
-            "num_partitions": COMMIT_LOG_PARTITIONS,
-            "replication_factor": -1,
-            "assignments": [],
-            "configs": [{"name": name, "value": value} for name, value in COMMIT_LOG_CONFIGS.items()],
-        }
-
-        def create() -> None:
-            brokers = self._cluster.any_link().request(METADATA, {"topics": []}, lowest=4, highest=12)
-            link = self._cluster.link_to(int(brokers.controller_id))
-            answer = link.request(CREATE_TOPICS, {"topics": [topic], "timeout": 30_000}, lowest=4, highest=5)
-            code = known_code(answer.topics[0].error_code)
-            if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                raise Refusal(code, f"creating {COMMIT_LOG_TOPIC}", answer.topics[0].error_message)
-
-        self._cluster.persist(create)
 
     def _read_log(self, query: str) -> CommitLog:
         place = self._commit_log_place(query)

@@ -1,7 +1,6 @@
 """Topics that a pipeline writes and that are not there yet, made like those it reads."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.cluster import Cluster
@@ -46,28 +45,36 @@ def make_missing(
             return
         topics = {name: topic for topic, name in names.items() if name in missing}
         sizes = partition_counts(source, list(topics.values())) if counts is None else counts
-        new = [_new_topic(name, sizes[topic]) for name, topic in topics.items()]
         try:
-            cluster.persist(lambda: _create(cluster, new))
+            create_topics(cluster, {name: sizes[topic] for name, topic in topics.items()})
         except Refusal as refusal:
             raise CannotMakeTopic(str(refusal)) from refusal
 
 
-def _new_topic(name: str, partitions: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": -1,
-        "assignments": [],
-        "configs": [],
-    }
+def create_topics(
+    cluster: Cluster, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
+) -> None:
+    """Make topics with so many partitions and the cluster's own replication; raises Refusal.
 
+    One that is there already will do: somebody else may have made it meanwhile, or an earlier try of ours.
+    """
+    new = [
+        {
+            "name": name,
+            "num_partitions": count,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+        }
+        for name, count in partitions.items()
+    ]
 
-def _create(cluster: Cluster, new: list[dict[str, Any]]) -> None:
-    brokers = cluster.any_link().request(METADATA, {"topics": []}, lowest=4, highest=12)
-    link = cluster.link_to(int(brokers.controller_id))
-    answer = link.request(CREATE_TOPICS, {"topics": new, "timeout": TIMEOUT_MS}, lowest=4, highest=5)
-    for row in answer.topics:
-        # Somebody else may have made it meanwhile, or an earlier try of ours.
-        if known_code(row.error_code) not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise Refusal(row.error_code, f"making the topic {row.name}", row.error_message)
+    def create() -> None:
+        brokers = cluster.any_link().request(METADATA, {"topics": []}, lowest=4, highest=12)
+        link = cluster.link_to(int(brokers.controller_id))
+        answer = link.request(CREATE_TOPICS, {"topics": new, "timeout": TIMEOUT_MS}, lowest=4, highest=5)
+        for row in answer.topics:
+            if known_code(row.error_code) not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                raise Refusal(row.error_code, f"creating {row.name}", row.error_message)
+
+    cluster.persist(create)

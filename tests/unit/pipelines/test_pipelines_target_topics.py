@@ -35,7 +35,7 @@ def test_missing_topics_are_made_like_their_sources(kafka: dict[str, str]) -> No
 
 
 def test_what_the_cluster_refuses_is_told(kafka: dict[str, str]) -> None:
-    with pytest.raises(CannotMakeTopic, match="making the topic empty: INVALID_PARTITIONS"):
+    with pytest.raises(CannotMakeTopic, match="creating empty: INVALID_PARTITIONS"):
         make_missing(kafka, kafka, {"": "empty"}, counts={"": 0})
     with pytest.raises(ClientFault, match="no/name"):
         make_missing(kafka, kafka, {"orders": "no/name"})
