@@ -57,6 +57,18 @@ def good_rows(both: Any) -> Any:
     return both.where(f"{REASON} IS NULL").drop(REASON, STACK)
 
 
+def strict_rows(both: Any) -> Any:
+    """The rows where none may have a reason: one that has raises when it is read."""
+    from pyspark.sql import functions as sql
+
+    origin = sql.col(ORIGIN)
+    place = sql.concat_ws("-", origin["topic"], origin["partition"], origin["offset"])
+    words = sql.concat_ws(" ", sql.lit("record"), place, sql.col(REASON), sql.lit("(set dead_letters)"))
+    fails = sql.raise_error(words).isNull()
+    passes = sql.when(sql.col(REASON).isNull(), sql.lit(True)).otherwise(fails)
+    return both.where(passes).drop(ORIGIN, REASON, STACK)
+
+
 def dead_rows(both: Any) -> Any:
     """Of the rows with a reason what makes a dead letter."""
     return both.where(f"{REASON} IS NOT NULL").select(ORIGIN, REASON, STACK)

@@ -11,7 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from tidelog.client.faults import BadOption
-from tidelog.pipelines.dead_letters import ORIGIN, REASON, STACK, decoded, start_dead_letters
+from tidelog.pipelines.dead_letters import (
+    ORIGIN,
+    REASON,
+    STACK,
+    dead_rows,
+    good_rows,
+    marked,
+    start_dead_letters,
+    strict_rows,
+)
 from tidelog.pipelines.definition import Definition
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink, Source, Step
 from tidelog.pipelines.pipeline_options import Options
@@ -69,6 +78,9 @@ def plan_flow(definition: Definition) -> Plan:
             notes.append(
                 "a record that fails in a step with state stops the pipeline: decode and check before"
             )
+        names = [query.name for query in queries]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise BadOption(f"two queries are called {twice[0]}: give a sink another name")
     else:
         writes = "; ".join(sink.words for sink in definition.sinks)
         worst = "; ".join(sorted({_delivery(sink) for sink in definition.sinks}))
@@ -90,8 +102,13 @@ def can_fail(source: Source) -> bool:
     return source.decode == "json" or bool(source.expect)
 
 
+def guard_name(source: Source) -> str:
+    """The name of the query for a source's dead letters."""
+    return f"{source.name}-dead"
+
+
 def _guard(source: Source, definition: Definition) -> PlannedQuery:
-    name = f"{source.name}-dead"
+    name = guard_name(source)
     return PlannedQuery(
         name,
         source.words,
@@ -110,16 +127,34 @@ def start_flow(spark: Any, plan: Plan) -> list[Work]:
         from tidelog.pipelines.flow_batches import start_flow_batches
 
         return [start_flow_batches(spark, definition)]
+    # Everything is planned before anything starts, and every query reads for itself: see `stream_topic`.
+    made = [
+        (sink, _sink_table(spark, definition, sink, beside=sink is not definition.sinks[0]))
+        for sink in definition.sinks
+    ]
     works: list[Work] = []
+    for source in definition.sources:
+        if can_fail(source) and definition.run.dead_letters is not None:
+            name = guard_name(source)
+            both = _decoded_stream(spark, definition, source, name, beside=True)
+            guarded = start_dead_letters(dead_rows(both), definition.run, name, source.name)
+            works += [] if guarded is None else [guarded]
+    return works + [_start_sink(frame, sink, definition) for sink, frame in made]
+
+
+def _sink_table(spark: Any, definition: Definition, sink: Sink, *, beside: bool) -> Any:
+    """The table of a sink, with state, from sources that no other query has."""
     tables: dict[str, Any] = {}
     for source in definition.sources:
-        split = decoded(source_stream(spark, definition, source), source.decode, source.schema, source.expect)
-        tables[source.name] = _with_watermark(split.good, source)
-        if can_fail(source):
-            guarded = start_dead_letters(split.dead, definition.run, f"{source.name}-dead", source.name)
-            works += [] if guarded is None else [guarded]
-    tables = apply_steps(spark, definition.steps, tables)
-    return works + [_start_sink(tables[sink.reads], sink, definition) for sink in definition.sinks]
+        both = _decoded_stream(spark, definition, source, f"{query_name(sink)}-{source.name}", beside=beside)
+        rows = strict_rows(both) if definition.run.dead_letters is None else good_rows(both).drop(ORIGIN)
+        tables[source.name] = _with_watermark(rows, source)
+    return apply_steps(spark, definition.steps, tables)[sink.reads]
+
+
+def _decoded_stream(spark: Any, definition: Definition, source: Source, query: str, *, beside: bool) -> Any:
+    frame = stream_topic(spark, definition.run, query, source.topic, source.options, beside=beside)
+    return marked(frame, source.decode, source.schema, source.expect)
 
 
 def share_functions(definition: Definition) -> None:
@@ -134,11 +169,6 @@ def share_functions(definition: Definition) -> None:
                 module = sys.modules.get(function.load().__module__)
                 if module is not None and module.__name__ != "__main__":
                     cloudpickle.register_pickle_by_value(module)
-
-
-def source_stream(spark: Any, definition: Definition, source: Source) -> Any:
-    """The records of a source as they are."""
-    return stream_topic(spark, definition.run, source.name, source.topic, source.options)
 
 
 def _with_watermark(frame: Any, source: Source) -> Any:

@@ -38,11 +38,10 @@ from tidelog.pipelines.flow import (
     check_stateless,
     query_name,
     run_each,
-    source_stream,
 )
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink
 from tidelog.pipelines.poison import Place, Poison, condition, find_poison, is_data_fault, without_task_logs
-from tidelog.pipelines.topic_frames import batch_application, write_to_topic
+from tidelog.pipelines.topic_frames import batch_application, stream_topic, write_to_topic
 from tidelog.pipelines.work import StreamingWork
 
 
@@ -50,7 +49,7 @@ def start_flow_batches(spark: Any, definition: Definition) -> StreamingWork:
     """Start the query; raises BadOption for steps that keep state."""
     (source,) = definition.sources
     run = definition.run
-    stream = source_stream(spark, definition, source)
+    stream = stream_topic(spark, run, source.name, source.topic, source.options)
     flow = FlowBatches(definition)
     check_stateless(definition, flow.tables(flow.stages(stream)))
 

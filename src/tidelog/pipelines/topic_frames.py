@@ -14,11 +14,20 @@ RECORD_COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "ti
 
 
 def stream_topic(
-    spark: Any, run: RunSettings, query: str, topic: str, options: Mapping[str, str] | None = None
+    spark: Any,
+    run: RunSettings,
+    query: str,
+    topic: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    beside: bool = False,
 ) -> Any:
     """A streaming frame of a topic (or topics, with commas), from its beginning, with headers.
 
     `query` names the consumer group that shows the lag; `options` are options of the source and go first.
+
+    A frame is for one query: queries that share one commit to one group, which then shows the lag of none.
+    `beside` is a query that reads what another does: a group that the options name is the other's.
     """
     chosen = {
         "startingOffsets": "earliest",
@@ -29,6 +38,8 @@ def stream_topic(
     }
     if not {"subscribe", "subscribePattern", "assign"} & set(chosen):
         chosen["subscribe"] = topic
+    if beside and any(name.lower() == "group.id" for name in options or {}):
+        chosen["commitOffsets"] = "false"
     return spark.readStream.format("tidelog").options(**chosen).load()
 
 

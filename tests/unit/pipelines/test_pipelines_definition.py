@@ -123,6 +123,9 @@ def test_state_makes_queries_of_their_own_for_sinks_and_dead_letters() -> None:
     assert is_stateful(definition)
     assert [query.name for query in make_plan(definition).queries] == ["big-orders", "orders-dead"]
     assert not is_stateful(read(FLOW, steps=[{**step, "stateful": False}]))
+    sinks = [{**FLOW["sinks"][0], "name": "orders-dead"}]
+    with pytest.raises(BadOption, match="two queries are called orders-dead"):
+        make_plan(read(FLOW, steps=[step], sinks=sinks, dead_letters="dead"))
 
 
 def test_the_command_line_goes_before_the_file() -> None:

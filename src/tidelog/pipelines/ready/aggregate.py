@@ -19,7 +19,7 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.ready.json_rows import as_records, json_rows
 from tidelog.pipelines.run_settings import RunSettings
-from tidelog.pipelines.topic_frames import start_to_topic, stream_topic
+from tidelog.pipelines.topic_frames import start_to_topic
 from tidelog.pipelines.work import Work
 
 
@@ -72,8 +72,7 @@ class Aggregate:
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the queries."""
         options, run = plan.options, plan.run
-        frame = stream_topic(spark, run, "aggregate", options["topic"], options["source"])
-        rows = json_rows(frame, run, "aggregate", options["schema"])
+        rows = json_rows(spark, run, "aggregate", options["topic"], options["source"], options["schema"])
         timed = rows.frame.withWatermark(options["event_time"], options["watermark"])
         timed.createOrReplaceTempView(options["table"])
         records = as_records(spark.sql(options["sql"]), options["key"])

@@ -68,13 +68,14 @@ class FileSink:
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the queries."""
         options, run = plan.options, plan.run
-        frame = stream_topic(spark, run, "file-sink", options["topic"], options["source"])
+        topic, source = options["topic"], options["source"]
         dead: list[Work] = []
         if options["format"] == "text":
+            frame = stream_topic(spark, run, "file-sink", topic, source)
             rows = frame.selectExpr("CAST(value AS STRING) AS value")
         else:
-            topic = json_rows(frame, run, "file-sink", options["schema"])
-            rows, dead = topic.without_own_columns(), topic.dead
+            read = json_rows(spark, run, "file-sink", topic, source, options["schema"])
+            rows, dead = read.without_own_columns(), read.dead
         writer = rows.writeStream.format(options["format"]).options(**options["write"])
         if options["partition_by"]:
             writer = writer.partitionBy(*options["partition_by"])

@@ -93,10 +93,14 @@ class JdbcSink:
             .foreachBatch(target.batch)
         )
         work: list[Work] = [StreamingWork("jdbc-sink", run.trigger.on(writer).start())]
+        if run.dead_letters is None:
+            return work
         from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-        dead = with_origin(frame).withColumns({REASON: bad, STACK: F.lit(None).cast("string")})
-        letters = start_dead_letters(dead.where(F.col(REASON).isNotNull()), run, "jdbc-sink-dead")
+        guard = "jdbc-sink-dead"
+        again = stream_topic(spark, run, guard, options["topic"], options["source"], beside=True)
+        dead = with_origin(again).withColumns({REASON: bad, STACK: F.lit(None).cast("string")})
+        letters = start_dead_letters(dead.where(F.col(REASON).isNotNull()), run, guard)
         return work if letters is None else [*work, letters]
 
 

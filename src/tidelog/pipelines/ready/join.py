@@ -16,13 +16,12 @@ from typing import Any
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
-from tidelog.pipelines.ready.json_rows import OWN_PREFIX, as_records, json_rows
+from tidelog.pipelines.ready.json_rows import OWN_PREFIX, JsonRows, as_records, json_rows
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import (
     batch_application,
     read_topic,
     start_to_topic,
-    stream_topic,
     write_to_topic,
 )
 from tidelog.pipelines.work import StreamingWork, Work
@@ -99,8 +98,7 @@ def _start_streams(spark: Any, plan: Plan) -> list[Work]:
     options, run = plan.options, plan.run
     sides, dead = {}, []
     for side, alias in ALIASES.items():
-        frame = stream_topic(spark, run, f"join-{side}", options[side], options["source"])
-        rows = json_rows(frame, run, f"join-{side}", options[f"{side}_schema"])
+        rows = _side(spark, run, side, options)
         dead += rows.dead
         # The time under a name of its own: both sides may call it alike.
         timed = rows.frame.withColumn(MARKS[side], F.col(options[f"{side}_time"]))
@@ -120,8 +118,7 @@ def _start_table(spark: Any, plan: Plan) -> list[Work]:
     from pyspark.sql import functions as F  # noqa: N812
 
     options, run = plan.options, plan.run
-    frame = stream_topic(spark, run, "join-left", options["left"], options["source"])
-    rows = json_rows(frame, run, "join-left", options["left_schema"])
+    rows = _side(spark, run, "left", options)
     (field,) = options["on"]
 
     def batch(left_rows: Any, batch_id: int) -> None:
@@ -140,6 +137,10 @@ def _start_table(spark: Any, plan: Plan) -> list[Work]:
         .foreachBatch(batch)
     )
     return [StreamingWork("join", run.trigger.on(writer).start()), *rows.dead]
+
+
+def _side(spark: Any, run: RunSettings, side: str, options: Options) -> JsonRows:
+    return json_rows(spark, run, f"join-{side}", options[side], options["source"], options[f"{side}_schema"])
 
 
 def _table(spark: Any, run: RunSettings, options: Options) -> Any:

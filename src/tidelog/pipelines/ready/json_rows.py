@@ -5,12 +5,13 @@ Rows have the fields of a schema and the record's own columns with `_` before th
 and stops the query where it has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.pipelines.dead_letters import decoded, start_dead_letters
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.topic_frames import stream_topic
 from tidelog.pipelines.work import Work
 
 OWN_PREFIX = "_"
@@ -28,13 +29,17 @@ class JsonRows:
         return self.frame.select(*(name for name in self.frame.columns if not name.startswith(OWN_PREFIX)))
 
 
-def json_rows(frame: Any, run: RunSettings, query: str, schema: str) -> JsonRows:
-    """Decode the values of a streaming frame of records; dead letters are the query `<query>-dead`."""
-    if run.dead_letters is not None:
-        parts = decoded(frame, "json", schema)
-        dead = start_dead_letters(parts.dead, run, f"{query}-dead")
-        return JsonRows(parts.good, [] if dead is None else [dead])
-    return JsonRows(_strict_rows(frame, schema), [])
+def json_rows(
+    spark: Any, run: RunSettings, query: str, topic: str, options: Mapping[str, str], schema: str
+) -> JsonRows:
+    """Read a topic for a query and decode its values; dead letters are the query `<query>-dead`."""
+    frame = stream_topic(spark, run, query, topic, options)
+    if run.dead_letters is None:
+        return JsonRows(_strict_rows(frame, schema), [])
+    guard = f"{query}-dead"
+    again = stream_topic(spark, run, guard, topic, options, beside=True)
+    dead = start_dead_letters(decoded(again, "json", schema).dead, run, guard)
+    return JsonRows(decoded(frame, "json", schema).good, [] if dead is None else [dead])
 
 
 def _strict_rows(frame: Any, schema: str) -> Any:
