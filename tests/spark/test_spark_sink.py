@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from tidelog.client.client_settings import ClientSettings
+from tidelog.client.cluster import Cluster
+from tidelog.client.transactional_writer import open_transactions
+
+#: sink_options has it, which needs Spark
+DEFAULT_PREFIX = "tidelog-spark-"
 SECONDS_MAX = 120
 
 pytestmark = pytest.mark.timeout(240)
@@ -82,6 +88,22 @@ def test_a_version_is_written_once(spark: Any, bootstrap: str, make_topic: Calla
             .save()
         )
     assert numbers_of(spark, bootstrap, topic) == sorted([*range(100), *range(100)])
+
+
+def test_a_job_that_fails_leaves_nothing(spark: Any, bootstrap: str, make_topic: Callable[..., str]) -> None:
+    """Tasks that are done have reported; the one that fails takes its rows with it. The job has no name."""
+    topic = make_topic(3)
+    # More rows than the sink gathers before it writes: the task that fails has a transaction by then.
+    rows = spark.range(0, 90_000, 1, 3).selectExpr(
+        "CAST(id AS STRING) AS key",
+        "concat(CAST(IF(id = 89999, raise_error('no more'), id) AS STRING), repeat('x', 300)) AS value",
+    )
+    writer = rows.write.format("tidelog").option("kafka.bootstrap.servers", bootstrap)
+    with pytest.raises(Exception, match="no more"):  # Spark wraps it as it likes
+        writer.option("topic", topic).mode("append").save()
+    assert rows_of(spark, bootstrap, topic) == []
+    with Cluster(ClientSettings.from_options({"bootstrap.servers": bootstrap})) as cluster:
+        assert open_transactions(cluster, f"{DEFAULT_PREFIX}job-") == []
 
 
 def test_what_cannot_be_written_is_told(spark: Any, bootstrap: str, make_topic: Callable[..., str]) -> None:
