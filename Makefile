@@ -101,9 +101,10 @@ spark-test: $(VENV)/.installed-spark ## Pipelines on a real Spark (installs it, 
 spark-exactly-once: $(VENV)/.installed-spark ## Ten times a million records through Spark, exactly once, under faults; once at least once (40 minutes)
 	@$(BIN)/python tests/spark/exactly_once_spark.py run --runs 10 --records 1000000 --contrast-records 1000000
 
-spark-short: $(VENV)/.installed-spark ## The same once, then on a Spark standalone cluster of two workers while a broker dies (7 minutes)
+spark-short: $(VENV)/.installed-spark ## The same once, then on a Spark standalone cluster while a broker dies, then the ready pipelines of topics (7 minutes)
 	@$(BIN)/python tests/spark/exactly_once_spark.py run --records 1000000 --driver-kills 2 --worker-kills 1 --contrast-records 200000 --seed 4
 	@$(BIN)/python tests/spark/exactly_once_spark.py run --standalone --records 200000 --records-per-batch 50000 --driver-kills 0 --worker-kills 0 --executor-kills 1
+	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 --durations=5 tests/spark/test_spark_ready_topics.py tests/spark/test_spark_cluster_run.py
 
 bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside its own connector, a client loop and Parquet (12 minutes)
 	@$(BIN)/python bench/spark_source.py
