@@ -37,7 +37,7 @@ def make_plan(definition: Definition) -> Plan:
 
 def start(spark: Any, plan: Plan) -> list[Work]:
     """Start what was planned, in a checkpoint of its own; raises CannotStart, and what pipelines raise."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     ready = None if plan.kind == FLOW else ready_pipeline(plan.kind)
