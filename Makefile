@@ -104,7 +104,7 @@ spark-exactly-once: $(VENV)/.installed-spark ## Ten times a million records thro
 spark-short: $(VENV)/.installed-spark ## The same once, then on a Spark standalone cluster while a broker dies, then the ready pipelines of topics (7 minutes)
 	@$(BIN)/python tests/spark/exactly_once_spark.py run --records 1000000 --driver-kills 2 --worker-kills 1 --contrast-records 200000 --seed 4
 	@$(BIN)/python tests/spark/exactly_once_spark.py run --standalone --records 200000 --records-per-batch 50000 --driver-kills 0 --worker-kills 0 --executor-kills 1
-	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 --durations=5 tests/spark/test_spark_ready_topics.py tests/spark/test_spark_cluster_run.py
+	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 --durations=5 tests/unit/pipelines tests/spark/test_spark_ready_topics.py tests/spark/test_spark_cluster_run.py
 
 bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside its own connector, a client loop and Parquet (12 minutes)
 	@$(BIN)/python bench/spark_source.py

@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("pyspark")  # Spark is an extra
+
 from pyspark.errors import AnalysisException
 
 from tidelog.client.faults import ClientFault

@@ -34,6 +34,7 @@ def test_another_database_is_refused_without_its_password() -> None:
 
 
 def test_a_database_that_is_away_is_told_in_words() -> None:
+    pytest.importorskip("psycopg")  # an extra
     port = ReservedPort()
     try:
         with pytest.raises(ClientFault, match=r"refused|failed") as away:

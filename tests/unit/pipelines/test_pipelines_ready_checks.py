@@ -123,6 +123,7 @@ class Late:
 
 
 def test_a_record_without_a_place_is_told_with_what_helps() -> None:
+    pytest.importorskip("pyspark")  # Spark is an extra
     ordering = order._Ordering(planned("order"), 60_000_000)
     with pytest.raises(order.TooLate) as raised:
         ordering._write_late(Late(), None, 3)
