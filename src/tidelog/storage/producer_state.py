@@ -237,8 +237,8 @@ class ProducerState:
     def recall(self, headers: Iterable[BatchHeader]) -> None:
         """Know batches before a producer's last one again; `headers` are some of the log, in its order.
 
-        What is not of the producer's present epoch, or does not end with the batch that the state has, is
-        left alone: the state is right, and only remembers less.
+        Only what leads up to the batch that the state has, in the producer's present epoch and without a gap
+        in its sequence: a producer that was forgotten and begins anew has used the numbers before.
         """
         recalled: dict[int, list[_Batch]] = {}
         for header in headers:
@@ -246,10 +246,15 @@ class ProducerState:
             if producer is not None and header.producer_epoch == producer.epoch:
                 recalled.setdefault(header.producer_id, []).append(_batch_of(header, header.base_offset))
         for producer_id, batches in recalled.items():
-            producer = self._producers[producer_id]
-            if producer.batches and producer.batches[-1][:4] == batches[-1][:4]:
-                known = len(producer.batches)
-                producer.batches = batches[-RETAINED_BATCHES_MAX:-known] + producer.batches
+            known = self._producers[producer_id].batches
+            for first_sequence, last_sequence, base_offset, last_offset, timestamp_ms in reversed(batches):
+                if not known or len(known) == RETAINED_BATCHES_MAX:
+                    break
+                if base_offset >= known[0][2]:
+                    continue
+                if first_sequence < 0 or (last_sequence + 1) & SEQUENCE_MASK != known[0][0]:
+                    break
+                known.insert(0, (first_sequence, last_sequence, base_offset, last_offset, timestamp_ms))
 
     def complete_transaction(
         self,
