@@ -276,13 +276,7 @@ class Recovery:
     def _recover_unflushed(self, segments: list[Segment], first: int, log_start_offset: int) -> int:
         """Read all batches of the segments from number `first` on; return the end of the log."""
         log_end_offset = segments[first].base_offset
-        # A snapshot keeps the last batch of a producer only. One segment more is replayed, so that a retry of
-        # the batches before it is known even when the broker was killed right after a segment rolled.
-        from_snapshot = segments[max(0, first - 1)].base_offset
-        replay_from = self._producers.load(
-            self._disk, self._directory, log_start_offset, from_snapshot, self._now_ms
-        )
-        replay_producers(self._producers, segments[:first], replay_from, log_end_offset)
+        self._load_producers(segments[:first], log_start_offset, log_end_offset)
         for index in range(first, len(segments)):
             segment = segments[index]
             if index > first:
