@@ -25,6 +25,7 @@ Deliberate differences to Kafka:
   Kafka answers UNKNOWN_SERVER_ERROR.
 """
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -38,7 +39,6 @@ from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_BIT,
-    HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
     LOG_OVERHEAD,
@@ -61,7 +61,10 @@ from tidelog.records.record import (
 # A refusal names at most this many records, so that a small batch cannot ask for a huge answer.
 RECORD_ERRORS_MAX = 1000
 
-_unpack_header = HEADER.unpack_from
+#: the fields of a header that say whether a batch of a producer without an id is fit, without the others
+_CHECKED = struct.Struct(">qi4xbIhi8xqq6xi")
+_unpack_checked = _CHECKED.unpack_from
+assert _CHECKED.size == HEADER_SIZE
 _CODEC_LAST = int(Codec.ZSTD)
 
 _LEGACY_RECORD_OVERHEAD = 14  # what a record of magic 0 takes at least
@@ -225,38 +228,25 @@ def ends_of_plain(
         size_bytes = len(view)
         if size_bytes < HEADER_SIZE:
             return None
-        (
-            base_offset,
-            batch_length,
-            _leader_epoch,
-            magic,
-            crc,
-            attributes,
-            last_offset_delta,
-            _base_timestamp_ms,
-            max_timestamp_ms,
-            producer_id,
-            _producer_epoch,
-            _base_sequence,
-            records_count,
-        ) = _unpack_header(view)
+        base_offset, length, magic, crc, attributes, last_delta, timestamp_ms, producer_id, count = (
+            _unpack_checked(view)
+        )
         if (
             base_offset
-            or batch_length + LOG_OVERHEAD != size_bytes
+            or length + LOG_OVERHEAD != size_bytes
             or magic != MAGIC
             or size_bytes > max_message_bytes
             # Only a codec that exists, nothing special.
             or not 0 <= attributes <= _CODEC_LAST
             or producer_id >= 0
-            or records_count <= 0
-            or records_count > records_max
-            or last_offset_delta != records_count - 1
-            or (not attributes and records_count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE)
-            or max_timestamp_ms > latest_ms
+            or not 0 < count <= records_max
+            or last_delta != count - 1
+            or (not attributes and count * RECORD_SIZE_MIN > size_bytes - HEADER_SIZE)
+            or timestamp_ms > latest_ms
             or crc32c(view[ATTRIBUTES_POSITION:]) != crc
         ):
             return None
-        ends.append((last_offset_delta, max_timestamp_ms))
+        ends.append((last_delta, timestamp_ms))
     return ends
 
 
