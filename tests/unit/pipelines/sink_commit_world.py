@@ -238,11 +238,17 @@ class World:
             if type(request).__name__ == "End":
                 answer = []
                 for transaction in request.transactions:  # each EndTxn is a request of its own
-                    answer.append(self.cluster.end(transaction, request.committed))
+                    answer.append(self._end(transaction, request.committed))
                     yield
             else:
-                answer = self.cluster.execute(request)
+                answer = self._execute(request)
                 yield
+
+    def _end(self, transaction: Any, committed: bool) -> Any:
+        return self.cluster.end(transaction, committed)
+
+    def _execute(self, request: Any) -> Any:
+        return self.cluster.execute(request)
 
     # What must hold
 
@@ -372,23 +378,17 @@ class JobWorld(World):
 
     def _carry_out(self, steps: Any) -> Actor:
         self.open_before = self._open()
-        answer: Any = None
-        while True:
-            try:
-                request = steps.send(answer)
-            except StopIteration:
-                return
-            if type(request).__name__ == "End":
-                answer = []
-                for transaction in request.transactions:
-                    answer.append(self._ask(self.cluster.end, transaction, request.committed))
-                    yield
-            else:
-                is_deciding = type(request).__name__ == "CommitDecision"
-                self.may_be_decided |= is_deciding
-                answer = self._ask(self.cluster.execute, request)
-                self.may_be_decided &= not is_deciding or answer
-                yield
+        return super()._carry_out(steps)
+
+    def _end(self, transaction: Any, committed: bool) -> Any:
+        return self._ask(super()._end, transaction, committed)
+
+    def _execute(self, request: Any) -> Any:
+        is_deciding = type(request).__name__ == "CommitDecision"
+        self.may_be_decided |= is_deciding
+        answer = self._ask(super()._execute, request)
+        self.may_be_decided &= not is_deciding or answer
+        return answer
 
     def _ask(self, ask: Callable[..., Any], *arguments: Any) -> Any:
         if self.choose.random() < self.failing_requests:
