@@ -1,5 +1,6 @@
 """What only the operating system does to a file: write half of it, or keep it open when removed."""
 
+import contextlib
 import errno
 import gc
 import os
@@ -76,11 +77,12 @@ def test_a_file_is_closed_with_its_last_reference_not_with_its_name(tmp_path: Pa
     descriptor = file.fileno()
     disk.remove(str(path))
     assert file.read(6, 10) == b"here"
-    os.fstat(descriptor)
+    opened = os.fstat(descriptor)
     del file
     gc.collect()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
+    # Another thread of this process may already have been given the number for a file of its own.
+    with contextlib.suppress(OSError):
+        assert not os.path.samestat(os.fstat(descriptor), opened)
 
 
 def test_a_growing_log_reserves_room_and_gives_back_what_it_does_not_use(tmp_path: Path) -> None:
