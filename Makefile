@@ -22,6 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "Tidelog needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "installing Tidelog and its tools into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m compileall -q src  # pip does it for what it copies, not for an editable install
 	@touch $@
 
 setup: $(STAMP) ## Install into a virtual environment (the other targets do this by themselves)

@@ -5,6 +5,7 @@ so that neither takes the other's time. Every child is started through `Children
 also on Ctrl-C. C programs are compiled once per run into the run's own folder.
 """
 
+import compileall
 import json
 import os
 import shutil
@@ -120,6 +121,8 @@ class Children:
         self.directory = directory
         self.broker_command = broker_command
         self.programs = Programs.build(directory)
+        # As an installed package is, even where the environment forbids Python to keep what it compiled.
+        compileall.compile_dir(SOURCE, quiet=1)
         self._servers: list[Server] = []
         self._count = 0
 
