@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from storage_logs import NOW_MS, append, open_log, read_all
 
-from tidelog.storage.disk import VIEWS_MAX, OsDisk
+from tidelog.storage.disk import VIEWS_MAX, WRITE_BYTES, OsDisk, groups_of
 
 
 @pytest.fixture
@@ -112,4 +114,32 @@ def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path) -> None:
     expected = b"".join(pieces + pieces[:VIEWS_MAX])
     assert file.size_bytes == len(expected)
     assert file.read(0, len(expected)) == expected
+    file.close()
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 1000, WRITE_BYTES // 2, WRITE_BYTES, 3 * WRITE_BYTES + 1]), max_size=8)
+)
+def test_large_appends_are_written_in_pieces_and_in_order(lengths: list[int]) -> None:
+    views = [bytes([number]) * length for number, length in enumerate(lengths)]
+    groups = list(groups_of(views))
+    assert b"".join(piece for group in groups for piece in group) == b"".join(views)
+    assert all(sum(map(len, group)) <= WRITE_BYTES for group in groups)
+    if all(length <= WRITE_BYTES for length in lengths):
+        assert len(groups) <= 2 * sum(lengths) // WRITE_BYTES + 1
+
+
+@pytest.mark.usefixtures("file_size_limit")
+@pytest.mark.parametrize("together", [False, True])
+def test_a_large_append_that_fails_in_the_middle_leaves_nothing(tmp_path: Path, together: bool) -> None:
+    file = OsDisk().open(str(tmp_path / "log"), create=True)
+    file.append(b"before")
+    limit_file_size(3 * WRITE_BYTES + 1000)
+    large = bytes(range(256)) * (WRITE_BYTES // 64)
+    with pytest.raises(OSError, match="too large"):
+        file.append_many([b"head", large]) if together else file.append(large)
+    assert file.size_bytes == 6
+    assert (tmp_path / "log").read_bytes() == b"before"
+    file.append(b" and after")
+    assert file.read(0, 100) == b"before and after"
     file.close()
