@@ -28,6 +28,7 @@ Deliberate differences to Kafka:
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -109,6 +110,7 @@ class ProduceRules:
         object.__setattr__(self, "walks", self.walk_always or self.compacted or bounded_before)
 
     @classmethod
+    @lru_cache(maxsize=256)  # the partitions of a topic share them
     def from_config(
         cls,
         config: LogConfig,

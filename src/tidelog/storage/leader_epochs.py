@@ -42,7 +42,7 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The epochs of one log, ascending in epoch and in start offset."""
 
-    __slots__ = ("_disk", "_path", "_rows", "_synced_version", "_version", "was_malformed")
+    __slots__ = ("_disk", "_path", "_rows", "_synced_version", "_version", "latest", "was_malformed")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -57,18 +57,14 @@ class LeaderEpochs:
             rows = []
         for row in rows:
             self._rows = (*self._rows_before(row), row)
+        #: the epoch of the last batch, or NO_EPOCH
+        self.latest = self._rows[-1].epoch if self._rows else NO_EPOCH
         self._version = 0
         self._synced_version = -1 if self.was_malformed else 0
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
         return self._rows
-
-    @property
-    def latest(self) -> int:
-        """The epoch of the last batch, or NO_EPOCH."""
-        rows = self._rows
-        return rows[-1].epoch if rows else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that a batch of `epoch` was written at `start_offset`; return whether that was news.
@@ -170,6 +166,7 @@ class LeaderEpochs:
 
     def _change(self, rows: tuple[EpochEntry, ...]) -> None:
         self._rows = rows
+        self.latest = rows[-1].epoch if rows else NO_EPOCH
         self._version += 1
 
     def __repr__(self) -> str:
