@@ -136,6 +136,11 @@ def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSe
     if "bootstrap" in given:
         kafka["kafka.bootstrap.servers"] = str(given["bootstrap"])
     kafka |= kafka_options(over.kafka)
+    if any(name.lower() == "kafka.group.id" for name in kafka):
+        raise BadOption(
+            "kafka has no group.id for a whole pipeline: each query has a group of its own, which shows its "
+            "lag; a source takes another one with options: {group.id: …}"
+        )
     if over.bootstrap_default is not None:
         kafka.setdefault("kafka.bootstrap.servers", over.bootstrap_default)
     trigger = over.trigger or given.get("trigger")

@@ -167,7 +167,10 @@ def share_functions(definition: Definition) -> None:
         for function in (step.python, step.each):
             if function is not None:
                 module = sys.modules.get(function.load().__module__)
-                if module is not None and module.__name__ != "__main__":
+                if module is None or module.__name__ == "__main__":
+                    continue
+                # Python itself, with functions such as `dict`, is everywhere.
+                if module.__name__.partition(".")[0] not in sys.stdlib_module_names:
                     cloudpickle.register_pickle_by_value(module)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tidelog.client.faults import BadOption
 from tidelog.client.pipeline_places import STATE_VARIABLE
 from tidelog.pipelines.definition import Definition, Overrides, load_definition, read_definition
-from tidelog.pipelines.flow import is_stateful
+from tidelog.pipelines.flow import is_stateful, share_functions
 from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.ready import READY, ready_pipeline
 from tidelog.pipelines.run_settings import Trigger, TriggerKind
@@ -156,6 +156,7 @@ def test_the_command_line_goes_before_the_file() -> None:
         ({"options": {"topic": "t", "path": "p", "compact_files": "many"}}, "type integer"),
         ({"trigger": "sometimes"}, "available_now, continuous or an interval"),
         ({"name": "../up"}, "letters, digits"),
+        ({"kafka": {"group.id": "mine"}}, "a group of its own"),
         ({"bootstrap": None}, "which cluster"),
     ],
 )
@@ -239,3 +240,16 @@ def test_ready_pipelines_say_what_they_are(kind: str) -> None:
 def test_plans_that_cannot_work(kind: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(BadOption, match=words):
         make_plan(read({"kind": kind, "bootstrap": "x:1", "options": options}))
+
+
+def test_functions_of_the_file_travel_by_value_and_those_of_python_by_name(tmp_path: Path) -> None:
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+    (tmp_path / "steps.py").write_text("def double(row):\n    return {'n': 2 * row.n}\n")
+    for function in (dict, "steps.py:double"):
+        step = {"name": "big", "from": "orders", "each": function, "schema": "n INT"}
+        definition = read_definition({**FLOW, "steps": [step]}, stem="orders", origin=tmp_path / "flow.yaml")
+        share_functions(definition)
+    assert "builtins" not in cloudpickle.list_registry_pickle_by_value()
+    assert len(cloudpickle.list_registry_pickle_by_value()) == 1
+    assert definition.steps[0].each is not None
+    assert b"double" in cloudpickle.dumps(definition.steps[0].each.load())
