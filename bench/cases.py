@@ -266,7 +266,11 @@ def probe_fetch(server: Server, request: bytes, shape: AnswerShape, batch: bytes
 
 
 def partition_rows(bench: Bench) -> list[Row]:
-    """The same load over 1 … N partitions, one broker each; and over one partition while N exist."""
+    """The same load over 1 … N partitions, one broker each; and over one partition while N exist.
+
+    With five requests in flight a broker writes those of one partition that come together with one call; with
+    one in flight each is served alone, so only what the number of partitions costs makes a difference.
+    """
     bench.touch_memory()
     batch, _ = batch_of_size(*BATCHES["1 KB"], int(time.time() * 1000))
     shape = produce_shape(TOPIC)
@@ -278,26 +282,32 @@ def partition_rows(bench: Bench) -> list[Row]:
     for count in steps:
         frames = (produce_request(TOPIC, partition, batch, bench.acks) for partition in range(count))
         requests = bench.work_file(f"requests-{count}", b"".join(frames))
-        row = Row(f"partitions: {count}")
+        servers = {}
+        sizes = {}
         if bench.with_broker:
-            server = bench.children.start_broker()[0]
-            started[f"broker-{count}"] = server
+            servers[BROKER] = server = bench.children.start_broker()[0]
             with server.control() as control:
                 control.create_topic(TOPIC, count)
-                size = len(control.probe(single.read_bytes(), shape))
-            load = bench.load(requests, 8, 5, size, shape)
-            plan.append((row, BROKER, server, load))
-            if count == steps[-1]:
-                plan.append(
-                    (Row(f"partitions: 1 of {count}"), BROKER, server, bench.load(single, 8, 5, size, shape))
-                )
+                sizes[BROKER] = len(control.probe(single.read_bytes(), shape))
         if bench.children.programs.compiled:
-            floor = bench.children.start_floor(response, framed=True, files=count)
-            started[f"floor-{count}"] = floor
-            plan.append((row, FRAMED, floor, bench.load(requests, 8, 5, len(response), shape)))
+            servers[FRAMED] = bench.children.start_floor(response, framed=True, files=count)
+            sizes[FRAMED] = len(response)
+        for depth in (5, 1):
+            row = Row(f"partitions: {count}" if depth == 5 else f"partitions: {count}, one in flight")
+            plan += [
+                (row, name, server, bench.load(requests, 8, depth, sizes[name], shape))
+                for name, server in servers.items()
+            ]
+        if count == steps[-1] and bench.with_broker:
+            load = bench.load(single, 8, 5, sizes[BROKER], shape)
+            plan.append((Row(f"partitions: 1 of {count}"), BROKER, servers[BROKER], load))
+        started |= {f"{name}-{count}": server for name, server in servers.items()}
+    for _, _, server, load in plan:
+        run_load(bench.children.programs, server, load, check=False)
+    bench.children.settle()
     run_plan(bench, plan)
     bench.finish(started)
-    return unique_rows(plan)
+    return sorted(unique_rows(plan), key=lambda row: row.name.endswith("in flight"))
 
 
 def connection_rows(bench: Bench) -> list[Row]:

@@ -7,6 +7,7 @@ also on Ctrl-C. C programs are compiled once per run into the run's own folder.
 
 import compileall
 import json
+import operator
 import os
 import shutil
 import signal
@@ -31,6 +32,10 @@ STOP_TIMEOUT_SECONDS = 15.0
 #: a server rests when it used less than a tick of CPU for so long
 REST_SECONDS = 0.1
 REST_TIMEOUT_SECONDS = 10.0
+#: servers have settled when each used only so many ticks of CPU (10 ms) in so long
+SETTLE_TICKS = 2
+SETTLE_SECONDS = 3.0
+SETTLE_TIMEOUT_SECONDS = 90.0
 
 
 class BenchFailure(Exception):
@@ -144,6 +149,19 @@ class Children:
                 return
             ticks = seen
             time.sleep(REST_SECONDS)
+
+    def settle(self) -> None:
+        """Waits until the servers have done what new partitions cost once, some of them every second.
+
+        That is: names made durable, index files made.
+        """
+        deadline = time.monotonic() + SETTLE_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            before = [server.cpu_ticks() for server in self._servers]
+            time.sleep(SETTLE_SECONDS)
+            after = [server.cpu_ticks() for server in self._servers]
+            if max(map(operator.sub, after, before)) <= SETTLE_TICKS:
+                return
 
     def new_directory(self, name: str) -> Path:
         self._count += 1
