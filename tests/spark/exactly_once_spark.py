@@ -174,6 +174,8 @@ def drive(arguments: argparse.Namespace) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
+        # A kill while the first offsets are written leaves a temporary file, which Spark would refuse.
+        .config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
     )
     for name, value in json.loads(arguments.spark_settings).items():
         builder = builder.config(name, value)

@@ -190,6 +190,20 @@ def test_a_flow_with_killed_drivers_has_every_record_once_here_or_there(
     )
 
 
+def test_a_driver_that_was_killed_while_it_wrote_its_first_offsets_starts_again(
+    bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic, dead = make_topic(1), make_topic(1)
+    make_out(bootstrap, f"{topic}-out")
+    produce(bootstrap, topic, [b"%d" % n for n in range(100)])
+    offsets = tmp_path / "state/young-flow/checkpoint/flow/offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.a9470f3e-2707-42e6-8f13-d76383235011.tmp").write_text("v1\n{")
+    content = {**file_flow(bootstrap, topic, "young-flow", dead), "trigger": "available_now"}
+    run_to_end(content, tmp_path)
+    assert sorted(int(row[1]) for row in records(bootstrap, f"{topic}-out")) == list(range(100))
+
+
 def test_status_and_stop_from_another_terminal(
     bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -22,6 +22,9 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
     "RocksDBStateStoreProvider",
+    # Killed while it wrote its first offsets, a query leaves a temporary file. Spark 4.3 then takes the
+    # checkpoint for another query's and never starts again; whose it is, `begun_with` knows better.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.log.level": "ERROR",
 }
 
