@@ -63,6 +63,9 @@ GATHER_BYTES = 4 << 20
 RETRY_SECONDS = 1.0
 #: how long a failed job looks for what its tasks left
 ABANDON_MS_MAX = 30_000
+#: and how often it looks again for what they still begin
+LATE_LOOK_SECONDS = 0.5
+LATE_LOOKS_MAX = 10
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _MESSAGE_BYTES_HINT = (
     "; the topic's max.message.bytes bounds a batch: set kafka.batch.size lower, or that higher"
@@ -338,11 +341,24 @@ def _abandon_job(
         with SinkCommits(settings, options.transaction_timeout_ms, age_ms, two_phase=False) as commits:
             steps = abandon(query, 0, _transactions(wrote), was_committing=was_committing)
             done = commits.run(steps)
+            if not was_committing:
+                _sweep_late(commits, query)
     except (ClientFault, LostTransactions) as fault:
         log.warning("a failed write could not abort its transactions, which time out: %s", fault)
         return
     if done.was_decided_before:
         log.warning("%s was decided before it failed: all of it is visible", query)
+
+
+def _sweep_late(commits: SinkCommits, query: str) -> None:
+    """End what tasks begin that Spark has given up, but whose workers live on for a moment."""
+    quiet = 0
+    for _ in range(LATE_LOOKS_MAX):
+        time.sleep(LATE_LOOK_SECONDS)
+        swept = commits.run(abandon(query, 0, (), was_committing=False)).swept
+        quiet = 0 if swept else quiet + 1
+        if quiet == 2:
+            return
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
