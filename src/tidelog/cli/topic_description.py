@@ -12,6 +12,11 @@ from tidelog.cli.output import bytes_text, print_fields, print_table
 from tidelog.cli.positions import Position, PositionKind
 
 
+def id_text(value: Any) -> str:
+    """A topic's id as Kafka writes it: with '-' and '_', where librdkafka has '+' and '/'."""
+    return str(value).translate(str.maketrans("+/", "-_"))
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """One partition; sizes and offsets are None where the cluster would not say."""
@@ -76,7 +81,7 @@ def describe_topics(connection: Connection, names: list[str]) -> list[TopicDescr
                     sizes.get((leader, name, partition.id)) if leader is not None else None,
                 )
             )
-        topic_id = str(described.topic_id) if described.topic_id is not None else None
+        topic_id = None if described.topic_id is None else id_text(described.topic_id)
         configs = _changed_configs(connection, admin, name)
         descriptions.append(TopicDescription(name, topic_id, described.is_internal, configs, rows))
     return descriptions

@@ -2,17 +2,21 @@
 
 import json
 import re
+import struct
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import click
 import pytest
+from confluent_kafka import Uuid
 
 from tidelog.cli.errors import CommandError
 from tidelog.cli.latency import LatencyHistogram
 from tidelog.cli.output import bytes_text, print_table, utc_text
 from tidelog.cli.positions import Position, PositionKind, parse_position
 from tidelog.cli.properties import parse_assignments, read_properties
+from tidelog.cli.topic_description import id_text
 from tidelog.cli.up import environment_settings, layered_settings
 from tidelog.client.offset_reset import (
     LogEnds,
@@ -22,6 +26,7 @@ from tidelog.client.offset_reset import (
     partitions_of,
     plan_reset,
 )
+from tidelog.controller.machine import uuid_text
 
 NOW_MS = 1_800_000_000_000
 
@@ -181,3 +186,9 @@ def test_latency_percentiles() -> None:
         assert histogram.percentile_ms(percent) == pytest.approx(expected, rel=0.011)
     assert histogram.summary()["max_ms"] == pytest.approx(1000)
     assert json.dumps(histogram.summary())
+
+
+def test_ids_of_topics_are_written_as_kafka_does() -> None:
+    for value in (UUID(int=0), UUID(int=2**128 - 1), UUID("fbefbe00-ffff-4fff-bfff-fbefbefbefbe")):
+        most, least = struct.unpack(">qq", value.bytes)
+        assert id_text(Uuid(most, least)) == uuid_text(value)
