@@ -9,7 +9,6 @@ may be many times as large as what was fetched. Connections are kept from task t
 Spark serves many.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -19,10 +18,11 @@ import pyarrow as pa
 
 from tidelog.client.client_settings import READ_COMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, Cluster
-from tidelog.client.faults import ClientFault, Refusal
+from tidelog.client.faults import Refusal
 from tidelog.client.partition_reader import NothingArrived, PartitionReader, Slice
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
+from tidelog.pipelines.data_loss import report_loss
 from tidelog.pipelines.offset_planning import OffsetRange
 from tidelog.pipelines.record_columns import AbortedTransaction, RecordColumns, decode
 from tidelog.records.batch import BatchHeader, iterate_headers
@@ -39,11 +39,6 @@ HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value"
 
 
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-log = logging.getLogger(__name__)
-
-
-class DataLoss(ClientFault):
-    """Records that the query had still to read are not there any more."""
 
 
 class Columns(NamedTuple):
@@ -105,25 +100,17 @@ def read_range(
             if refusal.code not in _UNKNOWN or not _is_gone(cluster, wanted.where):
                 raise
             what = f"{wanted.where} is gone; the query had still to read from {offset} to {wanted.end}"
-            if fail_on_data_loss:
-                raise DataLoss(f"{what}. {WHAT_TO_DO}") from refusal
-            log.warning("%s; failOnDataLoss is false, so the query goes on", what)
+            report_loss(what, fail=fail_on_data_loss)
             return
         except NothingArrived as silence:
             if silence.readable_end >= wanted.end:
                 raise
-            if fail_on_data_loss:
-                raise DataLoss(
-                    f"{wanted.where}: records up to offset {wanted.end} were announced, but the log now ends"
-                    f" at {silence.readable_end}. {WHAT_TO_DO}"
-                ) from silence
+            what = (
+                f"{wanted.where}: records up to offset {wanted.end} were announced, but the log now ends"
+                f" at {silence.readable_end}"
+            )
+            report_loss(what, fail=fail_on_data_loss)
             return
-
-
-WHAT_TO_DO = (
-    "The topic was truncated, deleted, made anew, or its retention is shorter than the query's delay. To go"
-    " on with what is there, set option failOnDataLoss to false; to begin anew, use another checkpoint"
-)
 
 
 def _is_gone(cluster: Cluster, where: TopicPartition) -> bool:
@@ -135,11 +122,11 @@ def _is_gone(cluster: Cluster, where: TopicPartition) -> bool:
 def _after_the_gap(cluster: Cluster, wanted: OffsetRange, offset: int, fail_on_data_loss: bool) -> int:
     """Where to go on when the log does not hold `offset`."""
     earliest = cluster.list_offsets({wanted.where: EARLIEST})[wanted.where].offset
-    if fail_on_data_loss:
-        raise DataLoss(
-            f"{wanted.where}: offset {offset} is not in the log, which begins at {earliest};"
-            f" the query had still to read up to {wanted.end}. {WHAT_TO_DO}"
-        )
+    what = (
+        f"{wanted.where}: offset {offset} is not in the log, which begins at {earliest};"
+        f" the query had still to read up to {wanted.end}"
+    )
+    report_loss(what, fail=fail_on_data_loss)
     # A log that begins before the offset ends before it too: there is nothing to come.
     return min(wanted.end, earliest) if earliest > offset else wanted.end
 

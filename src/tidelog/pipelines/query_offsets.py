@@ -19,7 +19,7 @@ from uuid import UUID
 from tidelog.client.cluster import EARLIEST, LATEST, Cluster, TopicDescription
 from tidelog.client.faults import BadOption
 from tidelog.model.identifiers import TopicPartition
-from tidelog.pipelines.arrow_stream import WHAT_TO_DO, DataLoss
+from tidelog.pipelines.data_loss import report_loss
 from tidelog.pipelines.offset_planning import (
     OffsetRange,
     Offsets,
@@ -141,7 +141,10 @@ class QueryOffsets:
             raise BadOption(f"{option} names {extra}, which the query does not read")
 
     def _resolve_given(self, side: str, given: Offsets, partitions: tuple[TopicPartition, ...]) -> Offsets:
-        self._check_named(f"{side}Offsets", given, partitions)
+        if side == "starting" and self.options.offsets_strategy == EARLIEST_TEXT:
+            given = self._with_unnamed(given, partitions)
+        else:
+            self._check_named(f"{side}Offsets", given, partitions)
         words = {where: offset for where, offset in given.items() if offset in (EARLIEST, LATEST)}
         listed = self.cluster.list_offsets(words) if words else {}
         resolved = {where: listed[where].offset if where in listed else given[where] for where in given}
@@ -157,6 +160,13 @@ class QueryOffsets:
                 )
                 resolved.update({one: min(max(given[one], earliest[one]), latest[one]) for one in wrong})
         return resolved
+
+    def _with_unnamed(self, given: Offsets, partitions: tuple[TopicPartition, ...]) -> Offsets:
+        """The offsets of partitions that are there, from their beginning on where none is given."""
+        gone = tuple(sorted(set(given).difference(partitions)))
+        if gone:
+            self._report_loss(f"partitions {_listed(gone)} are gone, with what was not read of them")
+        return {where: given.get(where, EARLIEST) for where in partitions}
 
     def _by_timestamp(self, side: str, timestamps_ms: Offsets) -> Offsets:
         listed = self.cluster.list_offsets(timestamps_ms)
@@ -252,8 +262,22 @@ class QueryOffsets:
 
     # Tasks
 
+    def batch_ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """What the tasks of a micro-batch read.
+
+        Spark repeats one that it had planned before a crash. If that was the first, it asks anew where the
+        query begins, and that may be behind the end by now.
+        """
+        for where in sorted(end):
+            if start.get(where, 0) > end[where]:
+                self._report_loss(
+                    f"{where}: a micro-batch that ends at offset {end[where]} is to begin at {start[where]};"
+                    " what it was planned for is not read"
+                )
+        return self.ranges(start, end)
+
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """What the tasks of a batch read."""
+        """What the tasks of a query read."""
         appeared = {where for where in end if where not in start}
         gone = tuple(sorted(appeared.difference(self.partitions()))) if appeared else ()
         if gone:
@@ -264,9 +288,7 @@ class QueryOffsets:
         return split_ranges(whole, self.options.partitions_min, self.options.records_per_partition_max)
 
     def _report_loss(self, what: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise DataLoss(f"{what}. {WHAT_TO_DO}")
-        log.warning("%s; failOnDataLoss is false, so the query goes on", what)
+        report_loss(what, fail=self.options.fail_on_data_loss)
 
 
 def _listed(partitions: tuple[TopicPartition, ...]) -> str:

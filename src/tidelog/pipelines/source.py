@@ -171,7 +171,7 @@ class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerA
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """The tasks of one micro-batch."""
         offsets, progress = self._opened()
-        ranges = offsets.ranges(from_json(start), from_json(end))
+        ranges = offsets.batch_ranges(from_json(start), from_json(end))
         announced = progress.announcement(ranges) if self.options.commit_offsets else None
         return [
             RangePartition(one, announced[1] if announced is not None and one is announced[0] else None)

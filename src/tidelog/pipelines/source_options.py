@@ -21,6 +21,8 @@ EARLIEST_TEXT = "earliest"
 
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 STARTING = ("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets")
+OFFSETS_STRATEGY = "startingoffsetsstrategy"
+TIMESTAMP_STRATEGY = "startingoffsetsbytimestampstrategy"
 ENDING = ("endingtimestamp", "endingoffsetsbytimestamp", "endingoffsets")
 
 #: option names as they are documented
@@ -29,6 +31,7 @@ NAMES = (
     "subscribePattern",
     "assign",
     "startingOffsets",
+    "startingOffsetsStrategy",
     "startingOffsetsByTimestamp",
     "startingTimestamp",
     "startingOffsetsByTimestampStrategy",
@@ -96,6 +99,8 @@ class SourceOptions:
     assigned: tuple[TopicPartition, ...]
     starting: Position
     ending: Position
+    #: a partition that startingOffsets does not name: `error` or `earliest`
+    offsets_strategy: str
     #: a timestamp behind the last record: `error` or `latest`
     timestamp_strategy: str
     fail_on_data_loss: bool
@@ -120,9 +125,6 @@ class SourceOptions:
         _check_names(given)
         topics, pattern, assigned = _subscription(given)
         starting, ending = _positions(given, streaming)
-        strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
-        if strategy not in ("error", "latest"):
-            raise BadOption(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
         least = _number(given, "minOffsetsPerTrigger", 1)
         most = _number(given, "maxOffsetsPerTrigger", 1)
         if least is not None and most is not None and least > most:
@@ -134,7 +136,8 @@ class SourceOptions:
             assigned=assigned,
             starting=starting,
             ending=ending,
-            timestamp_strategy=strategy,
+            offsets_strategy=_strategy(given, "startingOffsetsStrategy", EARLIEST_TEXT),
+            timestamp_strategy=_strategy(given, "startingOffsetsByTimestampStrategy", LATEST_TEXT),
             fail_on_data_loss=_flag(given, "failOnDataLoss", True),
             include_headers=_flag(given, "includeHeaders", False),
             include_leader_epoch=_flag(given, "includeLeaderEpoch", False),
@@ -245,6 +248,13 @@ def _position(given: Mapping[str, str], names: tuple[str, str, str], default: st
     if any(offset < -2 for offset in parsed.values()):
         raise BadOption(f"{offsets}: offsets are at least 0, or -1 for latest, or -2 for earliest")
     return Position(offsets=parsed)
+
+
+def _strategy(given: Mapping[str, str], name: str, other: str) -> str:
+    text = given.get(name.lower(), "error").strip().lower()
+    if text not in ("error", other):
+        raise BadOption(f"{name} is error or {other}, not {text!r}")
+    return text
 
 
 def parse_duration_ms(text: str) -> int:

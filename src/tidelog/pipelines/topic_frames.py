@@ -6,6 +6,8 @@ Everything goes through `format("tidelog")`. Nothing of Spark is imported: the s
 from collections.abc import Mapping
 from typing import Any
 
+from tidelog.pipelines.began_at import with_noted_start
+from tidelog.pipelines.file_store import HadoopFiles
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.work import StreamingWork
 
@@ -40,6 +42,7 @@ def stream_topic(
         chosen["subscribe"] = topic
     if beside and any(name.lower() == "group.id" for name in options or {}):
         chosen["commitOffsets"] = "false"
+    chosen = with_noted_start(chosen, run.checkpoint, lambda: HadoopFiles(spark, run.checkpoint))
     return spark.readStream.format("tidelog").options(**chosen).load()
 
 

@@ -15,7 +15,8 @@ from tidelog.client.client_settings import READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import LATEST
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines import arrow_stream
-from tidelog.pipelines.arrow_stream import Columns, DataLoss, cluster_of, read_range
+from tidelog.pipelines.arrow_stream import Columns, cluster_of, read_range
+from tidelog.pipelines.data_loss import DataLoss
 from tidelog.pipelines.offset_planning import OffsetRange
 from tidelog.testing.broker import RunningBroker
 

@@ -8,7 +8,7 @@ import pytest
 from tidelog.client.cluster import EARLIEST, LATEST, ListedOffset, PartitionDescription, TopicDescription
 from tidelog.client.faults import BadOption, LinkFault
 from tidelog.model.identifiers import TopicPartition
-from tidelog.pipelines.arrow_stream import DataLoss
+from tidelog.pipelines.data_loss import DataLoss
 from tidelog.pipelines.offset_planning import OffsetRange
 from tidelog.pipelines.progress import PAUSE_AFTER_TROUBLE_SECONDS, Progress
 from tidelog.pipelines.query_offsets import QueryOffsets
@@ -213,6 +213,16 @@ def test_a_topic_that_was_made_anew_is_another(caplog: pytest.LogCaptureFixture)
     assert tolerant.next_end(start, limited=False)[A0] == 300
     assert tolerant.next_end(start, limited=False)[A0] == 300
     assert caplog.text.count("made anew") == 1
+
+
+def test_a_first_batch_that_would_begin_behind_its_end_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """It was planned to 90 when the log ended there or later; now the query would begin at 100."""
+    start, end = {A0: 100, A1: 50}, {A0: 90, A1: 50}
+    with pytest.raises(DataLoss, match="a-0: a micro-batch that ends at offset 90 is to begin at 100"):
+        query(LOGS)[0].batch_ranges(start, end)
+    assert query(LOGS, failOnDataLoss="false")[0].batch_ranges(start, end) == []
+    assert "is not read" in caplog.text
+    assert query(LOGS)[0].batch_ranges({A0: 90, A1: 50}, start) == [OffsetRange(A0, 90, 100)]
 
 
 def test_an_idle_query_seldom_asks() -> None:

@@ -64,6 +64,7 @@ def test_client_options_are_passed_on() -> None:
         (True, {"startingOffsets": '{"t":{"0":-3}}'}, "-2 for earliest"),
         (True, {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "milliseconds since 1970"),
         (True, {"startingOffsetsByTimestampStrategy": "later"}, "error or latest"),
+        (True, {"startingOffsetsStrategy": "latest"}, "error or earliest"),
         (True, {"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
         (True, {"kafka.value.deserializer": "x"}, "CAST(value AS STRING)"),
         (True, {"maxOffsetPerTrigger": "1"}, "is 'maxOffsetsPerTrigger' meant?"),
