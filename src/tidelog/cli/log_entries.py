@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import crc32c
-
 from tidelog.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, crc_matches, read_header
+from tidelog.records.checksum import crc32c
 from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.records.record import iterate_records
 from tidelog.storage.index_entries import (
@@ -309,7 +308,7 @@ def read_snapshot(path: Path) -> Iterator[Entry]:
         return
     version, crc, count = _SNAPSHOT_START.unpack_from(data)
     fault: str | None = None
-    if crc32c.crc32c(data[6:]) != crc:
+    if crc32c(data[6:]) != crc:
         fault = "the checksum is BAD; the broker goes back to an older snapshot"
     elif version != 1:
         fault = f"version {version} is not known (expected 1)"

@@ -35,7 +35,7 @@ from pathlib import Path
 from tidelog.pipelines.java import CannotRun
 
 #: what reading and writing takes, and Arrow, which Spark itself moves rows with
-DISTRIBUTIONS = ("kio", "typing-extensions", "crc32c", "cramjam", "numpy", "pyarrow")
+DISTRIBUTIONS = ("kio", "typing-extensions", "fastcrc", "cramjam", "numpy", "pyarrow")
 #: what comes along when it is installed: for functions that take pandas frames, and for PostgreSQL
 OPTIONAL_DISTRIBUTIONS = (
     "pandas",

@@ -29,8 +29,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord
 
@@ -156,7 +155,7 @@ def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
 
 def checksum(buffer: bytes | bytearray | memoryview, position: int, size_bytes: int) -> int:
     """Compute the CRC-32C of the batch at `position` over the bytes that it covers, without a copy."""
-    return int(crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size_bytes]))
+    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : position + size_bytes])
 
 
 def crc_matches(

@@ -3,8 +3,6 @@
 import struct
 from collections.abc import Iterable
 
-from crc32c import crc32c
-
 from tidelog.model.identifiers import NO_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
@@ -20,6 +18,7 @@ from tidelog.records.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
+from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec, compress
 from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.records.record import Record, wrap_int64

@@ -31,8 +31,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_TIMESTAMP
 from tidelog.model.log_config import INT64_MAX, LogConfig
@@ -50,6 +48,7 @@ from tidelog.records.batch import (
     read_header,
 )
 from tidelog.records.builder import assemble
+from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
 from tidelog.records.record import (

@@ -30,11 +30,10 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import crc32c
-
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 from tidelog.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from tidelog.records.checksum import crc32c
 from tidelog.storage.disk import Disk
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -404,7 +403,7 @@ class ProducerState:
                 producer.coordinator_epoch,
                 producer.transaction_first_offset,
             )
-        return _SNAPSHOT_START.pack(SNAPSHOT_VERSION, crc32c.crc32c(body)) + bytes(body)
+        return _SNAPSHOT_START.pack(SNAPSHOT_VERSION, crc32c(body)) + bytes(body)
 
     def load(
         self, disk: Disk, directory: str, log_start_offset: int, log_end_offset: int, now_ms: int
@@ -486,7 +485,7 @@ def decode_snapshot(data: bytes) -> list[tuple[int, int, int, int, int, int, int
     if version != SNAPSHOT_VERSION:
         raise SnapshotCorrupt(f"version {version} is not known (expected {SNAPSHOT_VERSION})")
     body = memoryview(data)[start:]
-    if crc32c.crc32c(body) != stored_crc:
+    if crc32c(body) != stored_crc:
         raise SnapshotCorrupt(f"the CRC is not {stored_crc:#010x}")
     if len(body) != _SNAPSHOT_COUNT.size + count * _SNAPSHOT_ENTRY.size:
         raise SnapshotCorrupt(f"{count} producers do not fill {len(body)} bytes")

@@ -32,8 +32,6 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
@@ -41,6 +39,7 @@ from tidelog.records.batch import (
     MAGIC,
     read_header,
 )
+from tidelog.records.checksum import crc32c
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.leader_epochs import LeaderEpochs
 from tidelog.storage.open_files import OpenFiles
