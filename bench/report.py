@@ -323,12 +323,17 @@ def as_markdown(report: Report, when: str) -> str:
 
 def write_markdown(report: Report, page: Path, when: str) -> None:
     """Puts the results between the markers of the page and leaves the rest as it is."""
-    text = page.read_text()
-    before, start, rest = text.partition(MARKER_START)
+    before, after = around_results(page)
+    page.write_text(f"{before}{MARKER_START}\n{as_markdown(report, when)}\n{MARKER_END}{after}")
+
+
+def around_results(page: Path) -> tuple[str, str]:
+    """What stands before and after the results; raises OSError or ValueError if they have no place."""
+    before, start, rest = page.read_text().partition(MARKER_START)
     _, end, after = rest.partition(MARKER_END)
     if not start or not end:
         raise ValueError(f"{page} has no {MARKER_START} … {MARKER_END}")
-    page.write_text(f"{before}{start}\n{as_markdown(report, when)}\n{end}{after}")
+    return before, after
 
 
 def as_json(report: Report, when: str) -> dict[str, object]:

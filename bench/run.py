@@ -35,7 +35,7 @@ from cases import (
     produce_row,
 )
 from kafka_messages import WireError
-from report import Report, as_json, as_text, write_markdown
+from report import Report, around_results, as_json, as_text, write_markdown
 from servers import HERE, BenchFailure, Children, Server
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -62,7 +62,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument(
         "--broker-command", help="how to call the command line (default: tidelog beside this Python)"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.markdown:
+        # Said now, not after a quarter of an hour.
+        try:
+            around_results(options.markdown)
+        except (OSError, ValueError) as fault:
+            parser.error(f"--markdown: {fault}")
+    return options
 
 
 def broker_command(options: argparse.Namespace) -> list[str]:

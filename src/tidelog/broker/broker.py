@@ -26,6 +26,7 @@ from tidelog.broker.metrics import Metrics
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
+from tidelog.broker.produce_shapes import KnownShapes
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replication import Replication
 from tidelog.broker.store_session import OpenStore
@@ -122,6 +123,7 @@ class Broker:
         self.progressed: list[Partition] = []
         #: topics with a log that the disk would not let us open
         self.unopened_topics: set[str] = set()
+        self.produce_shapes = KnownShapes()
         #: the version of the image, at hand for every request
         self.image_version = -1
         #: the time at which the requests of this turn of the loop arrived

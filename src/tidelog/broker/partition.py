@@ -106,7 +106,7 @@ class Partition:
         self.decompressed_bytes_max = decompressed_bytes_max
         self.waiters: dict[Waiter, None] = {}
         #: who waits for the high watermark to pass an offset, in the order of the offsets
-        self.commits: deque[tuple[int, Waiter]] = deque()
+        self.commits: deque[tuple[int, Waiter]] | tuple[()] = ()
         #: whether it stands on the broker's list of partitions whose waiters are to be woken
         self.progressing = False
         #: bytes appended since the broker started; waiters measure how much arrived by it
@@ -204,6 +204,9 @@ class Partition:
     def await_commit(self, end_offset: int, waiter: Waiter) -> None:
         """Let somebody wait for the high watermark to pass an offset; a retry may wait for an earlier one."""
         commits = self.commits
+        if isinstance(commits, tuple):
+            # Most partitions never need one, and an empty one takes more memory than all of this object.
+            self.commits = commits = deque()
         place = len(commits)
         while place and commits[place - 1][0] > end_offset:
             place -= 1

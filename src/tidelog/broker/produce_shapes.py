@@ -28,6 +28,8 @@ SHAPES_MAX = 4096
 #: what a client may make a connection remember of one request, and of all
 SHAPE_BYTES_MAX = 2048
 SHAPES_BYTES_MAX = 512 << 10
+#: what is kept of the shapes that connections share
+KNOWN_BYTES_MAX = 2 << 20
 #: where the correlation id ends and the remembered bytes begin
 SHAPE_START = 8
 #: the last bytes of a flexible request: no tags of the partition, the topic, the request
@@ -103,6 +105,42 @@ class ProduceShape:
         ]
 
 
+class KnownShapes:
+    """The shapes of all connections of a broker, so that those that are alike share one.
+
+    With thousands of partitions and some connections to each, this is memory that stays near. A connection
+    may use a shape only if it remembers it itself: what is allowed is decided there.
+    """
+
+    __slots__ = ("_image_version", "_keys_bytes", "_shapes")
+
+    def __init__(self) -> None:
+        self._image_version = -1
+        self._shapes: dict[tuple[int, bytes], tuple[bytes, ProduceShape]] = {}
+        self._keys_bytes = 0
+
+    def find(
+        self,
+        key: bytes,
+        version: int,
+        image_version: int,
+        topic: str | UUID,
+        partition: Partition,
+        replication_timeout_ms: int | None,
+    ) -> tuple[bytes, ProduceShape]:
+        """The shape of this version and key, which say all the rest, and the key as others have it."""
+        if image_version != self._image_version or self._keys_bytes > KNOWN_BYTES_MAX:
+            self._image_version = image_version
+            self._shapes.clear()
+            self._keys_bytes = 0
+        known = self._shapes.get((version, key))
+        if known is None or known[1].partition is not partition:
+            known = key, ProduceShape(version, image_version, topic, partition, replication_timeout_ms)
+            self._shapes[version, key] = known
+            self._keys_bytes += len(key)
+        return known
+
+
 def records_of(buffer: memoryview, position: int, stop: int, version: int) -> memoryview | None:
     """The records at `position`, None if what ends at `stop` is anything but these records."""
     if version >= FIRST_FLEXIBLE:
@@ -125,6 +163,7 @@ def records_of(buffer: memoryview, position: int, stop: int, version: int) -> me
 
 def remember(
     context: "ConnectionContext",
+    known: KnownShapes,
     frame: memoryview,
     version: int,
     image_version: int,
@@ -150,7 +189,8 @@ def remember(
             context.forget_produce_shapes()
         context.produce_shapes_bytes += len(key)
     context.produce_shape_end = end
-    shapes[key] = ProduceShape(version, image_version, topic, partition, replication_timeout_ms)
+    key, shape = known.find(key, version, image_version, topic, partition, replication_timeout_ms)
+    shapes[key] = shape
 
 
 def _varint_size(value: int) -> int:

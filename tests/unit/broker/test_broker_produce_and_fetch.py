@@ -1,6 +1,7 @@
 """Produce and Fetch inside a broker without sockets."""
 
 import struct
+from copy import copy
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
-from tidelog.broker.dispatch import CloseConnection, PendingAnswer
+from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
 from tidelog.broker.handlers.produce import Targets, _append_topic
-from tidelog.broker.produce_shapes import SHAPE_BYTES_MAX, SHAPES_BYTES_MAX
+from tidelog.broker.produce_shapes import KNOWN_BYTES_MAX, SHAPE_BYTES_MAX, SHAPES_BYTES_MAX, ProduceShape
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import DECODING_ERRORS
 from tidelog.protocol.produce import ProduceRequest
@@ -291,6 +292,47 @@ def test_shapes_are_forgotten_with_the_image_and_bounded_in_bytes() -> None:
     node.create_topic("another")
     node.handle(produce_frame(9, batch(b"x"), client_id=b"0999" + b"c" * 1500))
     assert len(node.context.produce_shapes) == 1, "the others lead to what may be gone"
+
+
+def test_connections_share_shapes_that_are_alike() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t", 2)
+    contexts = [ConnectionContext("127.0.0.1", port, "PLAINTEXT") for port in range(3)]
+
+    def kept(context: ConnectionContext, version: int, partition: int = 0) -> tuple[bytes, ProduceShape]:
+        node.context = context
+        node.handle(produce_frame(version, batch(b"x"), partition=partition))
+        return list(context.produce_shapes.items())[-1]
+
+    key, shape = kept(contexts[0], 7)
+    other_key, other_shape = kept(contexts[1], 7)
+    assert other_key is key and other_shape is shape
+    # Versions 7 and 8 have the same bytes, and answers that differ.
+    same_key, newer = kept(contexts[2], 8)
+    assert same_key == key and newer.version == 8 and shape.version == 7
+    assert kept(contexts[0], 7, partition=1)[1].partition is node.broker.partitions["t", 1]
+    # A new image, or another object for the partition, makes new ones.
+    node.create_topic("another")
+    anew = kept(contexts[0], 7)[1]
+    assert anew is not shape and anew is kept(contexts[1], 7)[1]
+    node.broker.partitions["t", 0] = replaced = copy(node.broker.partitions["t", 0])
+    contexts[0].forget_shapes()
+    assert kept(contexts[0], 7)[1].partition is replaced
+
+
+def test_what_is_kept_of_shared_shapes_is_bounded() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t")
+    known = node.broker.produce_shapes
+    frame = b"%08d" + b"c" * 1500
+    for number in range(2 * KNOWN_BYTES_MAX // 1500):
+        node.context = ConnectionContext("127.0.0.1", 1, "PLAINTEXT")
+        node.handle(produce_frame(9, batch(b"x"), client_id=frame % number))
+        assert (
+            sum(len(key) for _, key in known._shapes)
+            == known._keys_bytes
+            <= KNOWN_BYTES_MAX + SHAPE_BYTES_MAX
+        )
 
 
 def test_a_room_that_cannot_be_reserved_is_no_fault_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

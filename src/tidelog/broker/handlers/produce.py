@@ -418,7 +418,8 @@ def _remember_shape(
         and not is_transactional(records)
     ):
         timeout_ms = request.timeout_ms if request.acks == ACKS_ALL else None
-        remember(context, frame, version, broker.image.version, topic, partition, records, timeout_ms)
+        known, image_version = broker.produce_shapes, broker.image.version
+        remember(context, known, frame, version, image_version, topic, partition, records, timeout_ms)
 
 
 def _append_topic(
