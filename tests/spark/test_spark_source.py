@@ -12,8 +12,11 @@ from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tidelog.cli.main import tidelog
+from tidelog.pipelines.source import TidelogStreamReader
+from tidelog.pipelines.source_options import SourceOptions
 
 SECONDS_MAX = 100
 MakeTopic = Callable[..., str]
@@ -152,6 +155,21 @@ def test_batch_by_pattern_assignment_and_timestamps(
     assert read(**late, startingOffsetsByTimestampStrategy="latest") == []
     frame = spark.read.format("tidelog").options(**options(bootstrap, second, maxRecordsPerPartition="30"))
     assert frame.load().rdd.getNumPartitions() == 4
+
+
+def test_a_query_begins_where_it_was_first_said_to(bootstrap: str, make_topic: MakeTopic, fill: Fill) -> None:
+    """Spark asks twice, and in between there may be new records."""
+    topic = make_topic(1)
+    fill(topic, range(10))
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    reader = TidelogStreamReader(SourceOptions.read(options, streaming=True))
+    try:
+        assert reader.initialOffset() == {topic: {"0": 10}}
+        fill(topic, range(10, 15))
+        assert reader.initialOffset() == {topic: {"0": 10}}
+        assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {topic: {"0": 15}}
+    finally:
+        reader.stop()
 
 
 def test_stream_in_limited_batches_and_from_a_checkpoint(

@@ -361,6 +361,7 @@ class Broker:
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, records: Sequence[MetadataRecord]) -> None:
         self.image_version = new.version
+        self.produce_shapes.forget()
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
         if self.authorization is not None and old.acls is not new.acls:

@@ -29,6 +29,7 @@ SHAPES_MAX = 4096
 SHAPE_BYTES_MAX = 2048
 SHAPES_BYTES_MAX = 512 << 10
 #: what is kept of the shapes that connections share
+KNOWN_SHAPES_MAX = 4 * SHAPES_MAX
 KNOWN_BYTES_MAX = 2 << 20
 #: where the correlation id ends and the remembered bytes begin
 SHAPE_START = 8
@@ -112,10 +113,9 @@ class KnownShapes:
     may use a shape only if it remembers it itself: what is allowed is decided there.
     """
 
-    __slots__ = ("_image_version", "_keys_bytes", "_shapes")
+    __slots__ = ("_keys_bytes", "_shapes")
 
     def __init__(self) -> None:
-        self._image_version = -1
         self._shapes: dict[tuple[int, bytes], tuple[bytes, ProduceShape]] = {}
         self._keys_bytes = 0
 
@@ -129,16 +129,21 @@ class KnownShapes:
         replication_timeout_ms: int | None,
     ) -> tuple[bytes, ProduceShape]:
         """The shape of this version and key, which say all the rest, and the key as others have it."""
-        if image_version != self._image_version or self._keys_bytes > KNOWN_BYTES_MAX:
-            self._image_version = image_version
-            self._shapes.clear()
-            self._keys_bytes = 0
         known = self._shapes.get((version, key))
-        if known is None or known[1].partition is not partition:
-            known = key, ProduceShape(version, image_version, topic, partition, replication_timeout_ms)
-            self._shapes[version, key] = known
+        if known is not None and known[1].partition is partition and known[1].image_version == image_version:
+            return known
+        if len(self._shapes) >= KNOWN_SHAPES_MAX or self._keys_bytes > KNOWN_BYTES_MAX:
+            self.forget()
+        if (version, key) not in self._shapes:
             self._keys_bytes += len(key)
+        known = key, ProduceShape(version, image_version, topic, partition, replication_timeout_ms)
+        self._shapes[version, key] = known
         return known
+
+    def forget(self) -> None:
+        """Keep none: there are too many, or there is another image, and what they lead to may be gone."""
+        self._shapes.clear()
+        self._keys_bytes = 0
 
 
 def records_of(buffer: memoryview, position: int, stop: int, version: int) -> memoryview | None:

@@ -13,7 +13,7 @@ is no other pipeline. A name that is on one side only, because a version added i
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -21,7 +21,6 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.faults import BadOption
 from tidelog.client.masking import masked
 from tidelog.pipelines import postgres
-from tidelog.pipelines.began_at import notes_folder
 from tidelog.pipelines.file_store import FileStore
 from tidelog.pipelines.pipeline_options import Option
 from tidelog.pipelines.plan import DEFINITION, Plan
@@ -80,12 +79,11 @@ def begun(store: FileStore, plan: Plan, identity: Mapping[str, str]) -> Abstract
             f"--checkpoint; or delete {path}, to go on from the old position with the new options"
         )
     wanted = json.dumps({**identity, **before}, sort_keys=True)
-    new = [path, notes_folder(plan.run.checkpoint)] if text is None else []
-    return _beginning(store, None if wanted == text else wanted, path, new)
+    return _beginning(store, None if wanted == text else wanted, path, new=text is None)
 
 
 @contextmanager
-def _beginning(store: FileStore, text: str | None, path: str, new: Sequence[str] = ()) -> Iterator[None]:
+def _beginning(store: FileStore, text: str | None, path: str, *, new: bool = False) -> Iterator[None]:
     if text is not None:
         store.write(path, text)
     started = False
@@ -93,6 +91,5 @@ def _beginning(store: FileStore, text: str | None, path: str, new: Sequence[str]
         yield
         started = True
     finally:
-        if not started:
-            for one in new:
-                store.delete(one)
+        if new and not started:
+            store.delete(path)

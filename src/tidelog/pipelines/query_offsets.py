@@ -164,9 +164,19 @@ class QueryOffsets:
     def _with_unnamed(self, given: Offsets, partitions: tuple[TopicPartition, ...]) -> Offsets:
         """The offsets of partitions that are there, from their beginning on where none is given."""
         gone = tuple(sorted(set(given).difference(partitions)))
+        never = tuple(where for where in gone if not self._subscribed(where))
+        if never:
+            raise BadOption(f"startingOffsets names {_listed(never)}, which the query does not read")
         if gone:
             self._report_loss(f"partitions {_listed(gone)} are gone, with what was not read of them")
         return {where: given.get(where, EARLIEST) for where in partitions}
+
+    def _subscribed(self, where: TopicPartition) -> bool:
+        """Whether the query would read a partition if it was there."""
+        options = self.options
+        if options.pattern is not None:
+            return re.fullmatch(options.pattern, where.topic) is not None
+        return where in options.assigned or where.topic in options.topics
 
     def _by_timestamp(self, side: str, timestamps_ms: Offsets) -> Offsets:
         listed = self.cluster.list_offsets(timestamps_ms)
@@ -266,13 +276,15 @@ class QueryOffsets:
         """What the tasks of a micro-batch read.
 
         Spark repeats one that it had planned before a crash. If that was the first, it asks anew where the
-        query begins, and that may be behind the end by now.
+        query begins, and that may be behind the end by now. Such a batch was most likely empty, but nobody
+        can tell.
         """
         for where in sorted(end):
             if start.get(where, 0) > end[where]:
-                self._report_loss(
-                    f"{where}: a micro-batch that ends at offset {end[where]} is to begin at {start[where]};"
-                    " what it was planned for is not read"
+                log.warning(
+                    "%s: a micro-batch that ends at offset %d is to begin at %d; what it had, if anything,"
+                    " is not read",
+                    *(where, end[where], start[where]),
                 )
         return self.ranges(start, end)
 

@@ -128,10 +128,11 @@ class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerA
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._driver: tuple[QueryOffsets, Progress] | None = None
+        self._initial: OffsetJson | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the driver.
-        return {"options": self.options, "_driver": None}
+        return {"options": self.options, "_driver": None, "_initial": None}
 
     def _opened(self) -> tuple[QueryOffsets, Progress]:
         if self._driver is None:
@@ -141,8 +142,13 @@ class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerA
         return self._driver
 
     def initialOffset(self) -> OffsetJson:  # noqa: N802 (Spark's name)
-        """Where a query without a checkpoint begins."""
-        return to_json(self._opened()[0].starting())
+        """Where a query without a checkpoint begins.
+
+        Spark asks to plan the first micro-batch and again to run it: `latest` must not move in between.
+        """
+        if self._initial is None:
+            self._initial = to_json(self._opened()[0].starting())
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The limits of the options; a trigger that wants everything goes without."""

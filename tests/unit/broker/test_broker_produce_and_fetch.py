@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
+from tidelog.broker import produce_shapes
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
 from tidelog.broker.handlers.produce import Targets, _append_topic
 from tidelog.broker.produce_shapes import KNOWN_BYTES_MAX, SHAPE_BYTES_MAX, SHAPES_BYTES_MAX, ProduceShape
@@ -313,6 +314,7 @@ def test_connections_share_shapes_that_are_alike() -> None:
     assert kept(contexts[0], 7, partition=1)[1].partition is node.broker.partitions["t", 1]
     # A new image, or another object for the partition, makes new ones.
     node.create_topic("another")
+    assert not node.broker.produce_shapes._shapes
     anew = kept(contexts[0], 7)[1]
     assert anew is not shape and anew is kept(contexts[1], 7)[1]
     node.broker.partitions["t", 0] = replaced = copy(node.broker.partitions["t", 0])
@@ -320,14 +322,16 @@ def test_connections_share_shapes_that_are_alike() -> None:
     assert kept(contexts[0], 7)[1].partition is replaced
 
 
-def test_what_is_kept_of_shared_shapes_is_bounded() -> None:
+@pytest.mark.parametrize("client_id", [b"%08d" + b"c" * 1500, b"%d"])
+def test_what_is_kept_of_shared_shapes_is_bounded(client_id: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_shapes, "KNOWN_SHAPES_MAX", 2_000)
     node = NodeUnderTest()
     node.create_topic("t")
     known = node.broker.produce_shapes
-    frame = b"%08d" + b"c" * 1500
     for number in range(2 * KNOWN_BYTES_MAX // 1500):
         node.context = ConnectionContext("127.0.0.1", 1, "PLAINTEXT")
-        node.handle(produce_frame(9, batch(b"x"), client_id=frame % number))
+        node.handle(produce_frame(9, batch(b"x"), client_id=client_id % number))
+        assert 0 < len(known._shapes) <= 2_000
         assert (
             sum(len(key) for _, key in known._shapes)
             == known._keys_bytes

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from test_pipelines_query_offsets import A0, A1, A2, LOGS, SmallCluster
 
+from tidelog.client.faults import BadOption
 from tidelog.pipelines.began_at import notes_folder, with_noted_start
 from tidelog.pipelines.data_loss import DataLoss
 from tidelog.pipelines.file_store import FileStore, LocalFiles
@@ -67,9 +68,35 @@ def test_what_is_new_is_read_from_its_beginning_and_what_is_gone_is_lost(tmp_pat
     assert pipeline.start(startingOffsets="latest", failOnDataLoss="false") == {A0: 100, A2: 0}
 
 
-def test_the_beginning_needs_no_note(tmp_path: Path) -> None:
+def test_the_beginning_and_offsets_need_no_note(tmp_path: Path) -> None:
     def nowhere() -> FileStore:
         raise AssertionError("nothing is to be noted")
 
-    given = {**BASE, "startingOffsets": "earliest"}
-    assert with_noted_start(given, str(tmp_path), nowhere) == given
+    for start in ("earliest", '{"a":{"0":23,"1":-2}}'):
+        given = {**BASE, "startingOffsets": start}
+        assert with_noted_start(given, str(tmp_path), nowhere) == given
+    # With an end among them, the beginning stays what it is, wherever retention moves it.
+    pipeline = Pipeline(tmp_path)
+    assert pipeline.start(startingOffsets='{"a":{"0":-1,"1":-2}}') == {A0: 100, A1: 20}
+    pipeline.cluster.logs.update({A0: (0, 170), A1: (30, 60)})
+    assert pipeline.start(startingOffsets='{"a":{"0":-1,"1":-2}}') == {A0: 100, A1: 30}
+
+
+def test_each_cluster_has_its_own(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.start(startingOffsets="latest")
+    pipeline.cluster = SmallCluster({A0: (0, 7)})
+    pipeline.cluster.cluster_id = "two"
+    assert pipeline.start(startingOffsets="latest") == {A0: 7}
+
+
+def test_a_checkpoint_that_got_further_without_a_note_goes_on_without(tmp_path: Path) -> None:
+    given = {"startingTimestamp": "120"}
+    pipeline = Pipeline(tmp_path)
+    # There is no such record any more: to ask for it would be refused, and nobody needs to know.
+    (tmp_path / "orders/commits").mkdir(parents=True)
+    (tmp_path / "orders/commits/0").write_text("v1")
+    assert pipeline.options(**given) == {**BASE, **given}
+    (tmp_path / "orders/commits/0").unlink()
+    with pytest.raises(BadOption, match="no record at or after"):
+        pipeline.options(**given)

@@ -11,7 +11,6 @@ from pyspark.errors import AnalysisException
 
 from tidelog.client.faults import ClientFault
 from tidelog.pipelines import planning
-from tidelog.pipelines.began_at import notes_folder
 from tidelog.pipelines.begun_with import OtherOptions, begun, identity_of
 from tidelog.pipelines.definition import read_definition
 from tidelog.pipelines.file_store import LocalFiles
@@ -140,7 +139,6 @@ def test_what_spark_refuses_begins_nothing_and_is_told_in_words(
     plan = planned(tmp_path, "mirror", MIRROR)
 
     def refuse(spark: Any, plan: Plan) -> Any:
-        LocalFiles().write(f"{notes_folder(plan.run.checkpoint)}/x.json", "{}")
         raise AnalysisException("[UNRESOLVED_COLUMN] no column x\n\nJVM stacktrace:\njava.lang…")
 
     monkeypatch.setattr(type(pipeline), "start", lambda self, spark, plan: refuse(spark, plan))

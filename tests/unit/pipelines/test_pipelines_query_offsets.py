@@ -31,6 +31,7 @@ class SmallCluster:
         self.asked = {"topics": 0, "list_offsets": 0, "commit": 0}
         self.broken = False
         self.topic_ids: dict[str, UUID] = {}
+        self.cluster_id = "one"
 
     def topics(self, names: Any = None) -> dict[str, TopicDescription]:
         self.asked["topics"] += 1
@@ -215,14 +216,24 @@ def test_a_topic_that_was_made_anew_is_another(caplog: pytest.LogCaptureFixture)
     assert caplog.text.count("made anew") == 1
 
 
-def test_a_first_batch_that_would_begin_behind_its_end_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_first_batch_that_would_begin_behind_its_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """It was planned to 90 when the log ended there or later; now the query would begin at 100."""
     start, end = {A0: 100, A1: 50}, {A0: 90, A1: 50}
-    with pytest.raises(DataLoss, match="a-0: a micro-batch that ends at offset 90 is to begin at 100"):
-        query(LOGS)[0].batch_ranges(start, end)
-    assert query(LOGS, failOnDataLoss="false")[0].batch_ranges(start, end) == []
-    assert "is not read" in caplog.text
     assert query(LOGS)[0].batch_ranges({A0: 90, A1: 50}, start) == [OffsetRange(A0, 90, 100)]
+    assert not caplog.text
+    assert query(LOGS)[0].batch_ranges(start, end) == []
+    assert "a-0: a micro-batch that ends at offset 90 is to begin at 100" in caplog.text
+
+
+def test_partitions_that_are_not_named_may_begin_at_their_beginning() -> None:
+    given = {"startingOffsets": '{"a":{"0":40}}', "startingOffsetsStrategy": "earliest"}
+    assert query(LOGS, **given)[0].starting() == {A0: 40, A1: 20}
+    for more in ({}, {"subscribePattern": "a"}, {"assign": '{"a":[0,1]}'}):
+        given["startingOffsets"] = '{"b":{"0":1}}'
+        with pytest.raises(BadOption, match="names b-0, which the query does not read"):
+            query(LOGS, **given, **more)[0].starting()
+        given["startingOffsets"] = '{"a":{"0":40,"1":-1}}'
+        assert query(LOGS, **given, **more)[0].starting() == {A0: 40, A1: 50}
 
 
 def test_an_idle_query_seldom_asks() -> None:
