@@ -252,6 +252,8 @@ def test_a_stopped_process_loses_its_session_and_finds_out(
     try:
         assert child.stdout.readline() == "open\n"
         child.send_signal(signal.SIGSTOP)
+        # Brings the server that this store reads from up to date: it may not have the child's key yet.
+        assert [entry.key for entry in store.load("live/")] == ["live/child"]
         deadline = time.monotonic() + WAIT_SECONDS
         while store.get("live/child") is not None:
             assert changed.wait(deadline - time.monotonic())
