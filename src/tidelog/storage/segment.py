@@ -246,8 +246,6 @@ class Segment:
         assert file is not None, "only an open segment is appended to"
         file.append(view)
         self._note_batch(len(view), last_offset, max_timestamp_ms, now_ms)
-        # The same number: with thousands of segments it matters how many there are.
-        self.size_bytes = file.size_bytes
 
     def append_many(self, views: Sequence[Bytes], ends: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Append several batches with one write: all of them, or none after an `OSError`.
