@@ -50,6 +50,7 @@ def with_noted_start(
     store = open_store()
     with connect(wanted.client) as cluster:
         offsets = QueryOffsets(wanted, cluster)
+        # A cluster says who it is when it is asked for its topics.
         offsets.partitions()
         path = f"{notes_folder(checkpoint)}/{_digest(wanted, cluster.cluster_id)}.json"
         noted = store.read(path)
