@@ -221,7 +221,8 @@ class Broker:
             state = image.partition(name, index)
             if topic is not None and state is not None and self.node_id in state.replicas:
                 nameless = noted_id is None and not stored.directory.clean_shutdown
-                if noted_id in (None, topic.topic_id) and not (nameless and self.node_id not in state.isr):
+                counts = self.node_id in (*state.isr, *state.elr, *state.last_known_elr)
+                if noted_id in (None, topic.topic_id) and not (nameless and not counts):
                     continue
             aside = self.log_directories.set_aside(stored, UUID(int=self.random.getrandbits(128), version=4))
             log.warning("%s is no replica of this broker and was set aside as %s", stored.path, aside)

@@ -75,7 +75,7 @@ def _tell_of_election(
     told = {**fields, "from": was.leader, "to": now.leader, "leader_epoch": now.leader_epoch}
     if now.leader == NO_LEADER:
         events.emit(LEADER_LOST, told, cause="no replica in sync is there", cause_id=cause_id)
-    elif now.leader not in was.isr:
+    elif now.unclean_leader_epoch == now.leader_epoch:
         events.emit(LEADER_ELECTED_UNCLEANLY, told, cause="no replica was in sync", cause_id=cause_id)
     else:
         events.emit(LEADER_ELECTED, told, cause_id=cause_id)

@@ -16,7 +16,7 @@ from tidelog.controller.commands import (
     ShutDownBroker,
     UnregisterBroker,
 )
-from tidelog.controller.elections import election_of
+from tidelog.controller.elections import election_of, min_isr_of
 from tidelog.controller.partition_change import Lives, PartitionDraft
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_LEADER
@@ -31,6 +31,7 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
     after: dict[int, BrokerImage] = {}
     restarted: set[int] = set()
     lost_disks: dict[int, str] = {}
+    unclean: set[int] = set()
     for broker_id, registered in image.brokers.items():
         if broker_id not in live:
             after[broker_id] = replace(registered, alive=False) if registered.alive else registered
@@ -41,10 +42,12 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
             continue
         if known.alive and known.incarnation != begun.incarnation:
             restarted.add(broker_id)
+        if begun.unclean_shutdown and known.incarnation != begun.incarnation:
+            unclean.add(broker_id)
         if known.disk_id and begun.disk_id and known.disk_id != begun.disk_id:
             lost_disks[broker_id] = known.disk_id
-    lives = Lives.of(after, frozenset(restarted), lost_disks)
-    unfit = frozenset(after) - frozenset(lives.steady) | lost_disks.keys()
+    lives = Lives.of(after, frozenset(restarted), lost_disks, frozenset(unclean))
+    unfit = frozenset(after) - frozenset(lives.steady) | lost_disks.keys() | unclean
     first: list[MetadataRecord] = []
     last: list[MetadataRecord] = []
     for broker_id, broker in sorted(after.items()):
@@ -84,17 +87,22 @@ def broker_record(broker: BrokerImage) -> BrokerRecord:
 def settle_partitions(
     image: ClusterImage, settings: BrokerSettings, lives: Lives, unfit: Collection[int]
 ) -> list[MetadataRecord]:
-    """Settle every partition that has no leader, or one of `unfit` in its ISR, in one pass over all."""
+    """Settle every partition that has no leader, or one of `unfit` in its ISR or ELR, in one pass."""
     records: list[MetadataRecord] = []
     unfit = frozenset(unfit)
     for topic in image.topics.values():
-        election = None
+        election, min_isr = None, 0
         for index, partition in enumerate(topic.partitions):
-            if partition.leader != NO_LEADER and unfit.isdisjoint(partition.isr):
+            if (
+                partition.leader != NO_LEADER
+                and unfit.isdisjoint(partition.isr)
+                and unfit.isdisjoint(partition.elr)
+            ):
                 continue
             if election is None:
                 election = election_of(topic, image, settings)
-            record = PartitionDraft(topic.name, index, partition).settle(lives, election)
+                min_isr = min_isr_of(topic, image, settings)
+            record = PartitionDraft(topic.name, index, partition).settle(lives, min_isr, election)
             if record is not None:
                 records.append(record)
     return records

@@ -159,13 +159,18 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """What a broker says of itself while it lives: one life of its process, its addresses, its first disk."""
+    """What a broker says of itself while it lives: one life of its process, its addresses, its first disk.
+
+    `unclean_shutdown` says that its logs may have lost their ends before this life began: neither was it
+    stopped cleanly, nor did its machine go on and keep what was not on the disk yet.
+    """
 
     broker_id: int
     incarnation: str
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
     disk_id: str = ""
+    unclean_shutdown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tidelog.model.settings import BrokerSettings, parse_value
 from tidelog.model.settings_table import TOPIC_SETTINGS
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+MIN_ISR = "min.insync.replicas"
 # Leaders that move in one rebalancing, so that one decision stays small; the next tick goes on.
 REBALANCED_MAX = 1000
 
@@ -32,6 +33,14 @@ def election_of(topic: TopicImage, image: ClusterImage, settings: BrokerSettings
     return Election.UNCLEAN if allowed else Election.CLEAN
 
 
+def min_isr_of(topic: TopicImage, image: ClusterImage, settings: BrokerSettings) -> int:
+    """`min.insync.replicas` of a topic: its own, that of all brokers, that at start."""
+    text = topic.configs.get(MIN_ISR)
+    if text is None:
+        text = image.broker_configs.get(ALL_BROKERS, {}).get(MIN_ISR)
+    return settings.get_int(MIN_ISR) if text is None else int(text)
+
+
 def elect_offline(image: ClusterImage, settings: BrokerSettings) -> list[MetadataRecord]:
     """Leaders for the partitions that have none, where an unclean election is allowed."""
     records: list[MetadataRecord] = []
@@ -42,13 +51,13 @@ def elect_offline(image: ClusterImage, settings: BrokerSettings) -> list[Metadat
             continue
         for index in offline:
             draft = PartitionDraft(topic.name, index, topic.partitions[index])
-            record = draft.settle(lives, Election.UNCLEAN)
+            record = draft.settle(lives, min_isr_of(topic, image, settings), Election.UNCLEAN)
             if record is not None:
                 records.append(record)
     return records
 
 
-def elect_leaders(command: ElectLeaders, image: ClusterImage) -> Decision:
+def elect_leaders(command: ElectLeaders, image: ClusterImage, settings: BrokerSettings) -> Decision:
     """Elect by request: the preferred replica, or for a partition without a leader whoever is there."""
     lives = Lives.in_image(image)
     asked = command.partitions
@@ -59,7 +68,7 @@ def elect_leaders(command: ElectLeaders, image: ClusterImage) -> Decision:
             for index in range(len(topic.partitions))
         )
     # A partition that was named twice is elected once and answered twice.
-    outcomes = {name: _elect(name, command.type, image, lives) for name in dict.fromkeys(asked)}
+    outcomes = {name: _elect(name, command.type, image, lives, settings) for name in dict.fromkeys(asked)}
     answered: list[tuple[TopicPartition, Refused | None]] = []
     for name in asked:
         outcome = outcomes[name]
@@ -72,7 +81,7 @@ def elect_leaders(command: ElectLeaders, image: ClusterImage) -> Decision:
 
 
 def _elect(
-    name: TopicPartition, type: ElectionType, image: ClusterImage, lives: Lives
+    name: TopicPartition, type: ElectionType, image: ClusterImage, lives: Lives, settings: BrokerSettings
 ) -> PartitionRecord | Refused:
     partition = image.partition(name.topic, name.partition)
     if partition is None:
@@ -90,7 +99,8 @@ def _elect(
         )
     if not needed:
         return Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads already")
-    record = PartitionDraft(name.topic, name.partition, partition).settle(lives, election)
+    min_isr = min_isr_of(image.topics[name.topic], image, settings)
+    record = PartitionDraft(name.topic, name.partition, partition).settle(lives, min_isr, election)
     return unavailable if record is None or record.leader == partition.leader else record
 
 
@@ -114,7 +124,7 @@ def rebalance_leaders(command: RebalanceLeaders, image: ClusterImage, settings: 
         if balanced or broker_id not in lives.active:
             continue
         for one in partitions:
-            outcome = _elect(one, ElectionType.PREFERRED, image, lives)
+            outcome = _elect(one, ElectionType.PREFERRED, image, lives, settings)
             if isinstance(outcome, PartitionRecord) and len(records) < REBALANCED_MAX:
                 records.append(outcome)
                 moved.append((one, None))

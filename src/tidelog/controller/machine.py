@@ -109,7 +109,7 @@ class Controller:
             case ChangeIsr():
                 return isr_changes.change_isr(command, image, self._settings)
             case ElectLeaders():
-                return elections.elect_leaders(command, image)
+                return elections.elect_leaders(command, image, self._settings)
             case AlterReassignments():
                 return reassignments.alter_reassignments(command, image, self._settings)
             case ShutDownBroker():

@@ -11,7 +11,7 @@ there, so that a second target followed by a cancellation leaves them behind. He
 from collections import Counter
 
 from tidelog.controller.commands import AlterReassignments, Decision, Done, Reassignment, Result
-from tidelog.controller.elections import election_of
+from tidelog.controller.elections import election_of, min_isr_of
 from tidelog.controller.partition_change import Election, Lives, PartitionDraft
 from tidelog.controller.topics import assignment_fault
 from tidelog.model.errors import ErrorCode, Refused
@@ -40,10 +40,13 @@ def alter_reassignments(
             outcome = Refused(ErrorCode.INVALID_REQUEST, message)
         elif item.replicas is None:
             election = election_of(topic, image, settings)
-            outcome = _cancel(topic, item.partition, partition, lives, election)
+            min_isr = min_isr_of(topic, image, settings)
+            outcome = _cancel(topic, item.partition, partition, lives, election, min_isr)
         else:
             outcome = _check_target(item.replicas, partition, image, command.allow_replication_factor_change)
-            outcome = outcome or _start(item, item.replicas, partition, lives)
+            outcome = outcome or _start(
+                item, item.replicas, partition, lives, min_isr_of(topic, image, settings)
+            )
         if isinstance(outcome, PartitionRecord):
             records.append(outcome)
         results.append(outcome if isinstance(outcome, Refused) else Done())
@@ -64,24 +67,30 @@ def _check_target(
 
 
 def _start(
-    item: Reassignment, target: tuple[int, ...], partition: PartitionImage, lives: Lives
+    item: Reassignment, target: tuple[int, ...], partition: PartitionImage, lives: Lives, min_isr: int
 ) -> PartitionRecord | None:
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     removing = tuple(replica for replica in original if replica not in target)
     unwanted = tuple(replica for replica in partition.adding if replica not in target)
-    if all(replica in unwanted for replica in partition.isr):
-        # Only they are in sync: they stay until another replica is.
-        removing += tuple(replica for replica in unwanted if replica in partition.isr)
+    holders = _holders(partition)
+    if all(replica in unwanted for replica in holders):
+        # Only they have everything: they stay until another replica has.
+        removing += tuple(replica for replica in unwanted if replica in holders)
     draft = PartitionDraft(item.topic, item.partition, partition)
     draft.replicas = target + removing
     draft.adding = tuple(replica for replica in target if replica not in original)
     draft.removing = removing
     draft.isr = tuple(replica for replica in partition.isr if replica in draft.replicas)
-    return draft.settle(lives)
+    return draft.settle(lives, min_isr)
+
+
+def _holders(partition: PartitionImage) -> tuple[int, ...]:
+    """Who leads or may lead next: the members in sync; else the eligible ones; else those that were."""
+    return partition.isr or partition.elr or partition.last_known_elr
 
 
 def _cancel(
-    topic: TopicImage, index: int, partition: PartitionImage, lives: Lives, election: Election
+    topic: TopicImage, index: int, partition: PartitionImage, lives: Lives, election: Election, min_isr: int
 ) -> PartitionRecord | Refused | None:
     if not partition.reassigning:
         message = f"no reassignment of {topic.name}-{index} is in progress"
@@ -90,11 +99,10 @@ def _cancel(
     draft.replicas = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     draft.isr = tuple(replica for replica in partition.isr if replica not in partition.adding)
     draft.adding = draft.removing = ()
-    if not draft.isr:
+    if all(replica in partition.adding for replica in _holders(partition)):
         active = tuple(replica for replica in draft.replicas if replica in lives.active)
         if election is not Election.UNCLEAN or not active:
             message = f"only new replicas of {topic.name}-{index} are in sync: going back would lose records"
             return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        draft.isr = active[:1]
-        draft.lost_disk_id = ""
-    return draft.settle(lives, election)
+        draft.give_up_to(active[0])
+    return draft.settle(lives, min_isr, election)

@@ -13,7 +13,7 @@ from uuid import UUID
 from tidelog.model.acls import AclEntry, AclsRecord, ResourcePattern
 from tidelog.model.client_quotas import QuotaEntity, QuotasRecord, QuotaValues
 from tidelog.model.credentials import DelegationToken, ScramCredential, TokenRecord, UserRecord
-from tidelog.model.identifiers import INTERNAL_TOPICS, NO_LEADER
+from tidelog.model.identifiers import INTERNAL_TOPICS, NO_EPOCH, NO_LEADER
 from tidelog.model.metadata import (
     BROKER_RESOURCE,
     BrokerRecord,
@@ -26,6 +26,7 @@ from tidelog.model.metadata import (
     ProducerIdsRecord,
     RemoveBrokerRecord,
     RemoveTopicRecord,
+    ReplicaLogInfo,
     TopicRecord,
 )
 
@@ -63,6 +64,10 @@ class PartitionImage:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     lost_disk_id: str = ""
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    unclean_leader_epoch: int = NO_EPOCH
+    replica_logs: tuple[tuple[int, ReplicaLogInfo], ...] = ()
 
     @property
     def reassigning(self) -> bool:
@@ -161,8 +166,16 @@ def _check_partition(partition: PartitionImage) -> None:
         assert replicas.issuperset(partition.adding) and replicas.issuperset(partition.removing)
         assert not set(partition.adding) & set(partition.removing)
         assert len(partition.removing) < len(partition.replicas), "a reassignment leaves no replica"
-    # A copy on a lost disk cannot be led, and it is what the ISR stands for.
-    assert not partition.lost_disk_id or (partition.leader == NO_LEADER and len(partition.isr) == 1)
+    groups = (*partition.isr, *partition.elr, *partition.last_known_elr)
+    assert len(set(groups)) == len(groups) and replicas.issuperset(groups)
+    assert groups, "nobody is left who could lead"
+    assert partition.unclean_leader_epoch <= partition.leader_epoch
+    reported = [broker_id for broker_id, _ in partition.replica_logs]
+    assert len(set(reported)) == len(reported) and replicas.issuperset(reported)
+    assert not reported or partition.leader == NO_LEADER
+    # A copy on a lost disk cannot be led, and it is what the ELR stands for.
+    if partition.lost_disk_id:
+        assert partition.leader == NO_LEADER and len(partition.isr) + len(partition.elr) == 1
 
 
 class _Builder:
@@ -265,6 +278,10 @@ class _Builder:
             record.adding,
             record.removing,
             record.lost_disk_id,
+            record.elr,
+            record.last_known_elr,
+            record.unclean_leader_epoch,
+            record.replica_logs,
         )
         if record.index == len(partitions):
             partitions.append(partition)

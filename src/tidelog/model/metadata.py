@@ -30,6 +30,7 @@ from uuid import UUID
 from tidelog.model.acls import ACLS_PREFIX, AclsRecord
 from tidelog.model.client_quotas import QUOTAS_PREFIX, QuotasRecord
 from tidelog.model.credentials import TOKENS_PREFIX, USERS_PREFIX, TokenRecord, UserRecord
+from tidelog.model.identifiers import NO_EPOCH
 
 CLUSTER_KEY = "cluster"
 CONTROLLER_EPOCH_KEY = "controller-epoch"
@@ -70,6 +71,16 @@ class Endpoint(NamedTuple):
 
     host: str
     port: int
+
+
+class ReplicaLogInfo(NamedTuple):
+    """Where the log of a replica ends, and the leader epoch of the last batch in it (KIP-966).
+
+    Of two logs the one that is larger in this order has everything committed that the other has.
+    """
+
+    last_written_leader_epoch: int
+    log_end_offset: int
 
 
 def _encode(value: Mapping[str, object]) -> bytes:
@@ -172,6 +183,13 @@ class PartitionRecord:
     and `removing` say which will come and go. `lost_disk_id` is set when the last in-sync replica came back
     without its disk: the only whole copy is on the disk of that id, and nobody may lead without it (short of
     an unclean election).
+
+    `elr` are the eligible leader replicas (KIP-966): members that left the ISR while it had fewer than
+    `min.insync.replicas`. Nothing is committed as long as there are any, so each has all that is committed.
+    `last_known_elr` are those whose machines may have lost the end of the log since. The ISR may be empty;
+    who leads next then comes from the ELR, or is the one with the longest log. `replica_logs` is what the
+    living replicas of a partition without a leader said of their logs. `unclean_leader_epoch` is the last
+    leader epoch that began without a member of the ISR or ELR: what was committed before may be lost.
     """
 
     topic: str
@@ -184,6 +202,10 @@ class PartitionRecord:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     lost_disk_id: str = ""
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    unclean_leader_epoch: int = NO_EPOCH
+    replica_logs: tuple[tuple[int, ReplicaLogInfo], ...] = ()
 
     def writes(self) -> tuple[KeyWrite, ...]:
         value: dict[str, object] = {
@@ -200,6 +222,14 @@ class PartitionRecord:
             value["removing"] = self.removing
         if self.lost_disk_id:
             value["lost_disk_id"] = self.lost_disk_id
+        if self.elr:
+            value["elr"] = self.elr
+        if self.last_known_elr:
+            value["last_known_elr"] = self.last_known_elr
+        if self.unclean_leader_epoch != NO_EPOCH:
+            value["unclean_leader_epoch"] = self.unclean_leader_epoch
+        if self.replica_logs:
+            value["replica_logs"] = self.replica_logs
         return ((f"partitions/{self.topic}/{self.index}", _encode(value)),)
 
 
@@ -273,6 +303,10 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
                 _integers(stored.get("adding", [])),
                 _integers(stored.get("removing", [])),
                 str(stored.get("lost_disk_id", "")),
+                _integers(stored.get("elr", [])),
+                _integers(stored.get("last_known_elr", [])),
+                _integer(stored.get("unclean_leader_epoch", NO_EPOCH)),
+                _replica_logs(stored.get("replica_logs", [])),
             )
         case ["topics", name]:
             return TopicRecord(name, UUID(str(stored["id"])))
@@ -326,3 +360,9 @@ def _integers(value: object) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is not a list")
     return tuple(_integer(item) for item in value)
+
+
+def _replica_logs(value: object) -> tuple[tuple[int, ReplicaLogInfo], ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple((_integer(broker_id), ReplicaLogInfo(*_integers(log))) for broker_id, log in value)

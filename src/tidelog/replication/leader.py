@@ -5,7 +5,8 @@ among the leader and the *maximal* ISR: the ISR that the controller knows, plus 
 proposed to it and may be in already. So an offset below the watermark is in the log of everybody who could be
 elected. A follower that is about to join (it was caught up a moment ago) is waited for as well, or it would
 chase the watermark for ever. While fewer than `min.insync.replicas` are in sync the watermark stands still:
-what only a few have must not count as committed.
+what only a few have must not count as committed. It stands still as well while the partition has eligible
+leader replicas (KIP-966): they left the ISR and may lead later, so nothing may be committed without them.
 
 A follower is caught up at the latest moment at which its end was the leader's. It falls out of the ISR when
 that moment is longer ago than `replica.lag.time.max.ms` and its end is still behind; it may join when it
@@ -88,6 +89,7 @@ class LeaderReplicas:
 
     __slots__ = (
         "_eligible",
+        "elr",
         "epoch_start_offset",
         "followers",
         "isr",
@@ -117,6 +119,7 @@ class LeaderReplicas:
         self.isr: frozenset[int] = frozenset()
         #: proposed to the controller, and not yet decided as far as is known here
         self.pending_isr: frozenset[int] | None = None
+        self.elr: tuple[int, ...] = ()
         self.partition_epoch = -1
         self.leader_epoch = -1
         self.replica_count = 0
@@ -135,6 +138,7 @@ class LeaderReplicas:
             self.pending_isr = None
         self.partition_epoch = state.partition_epoch
         self.isr = frozenset(state.isr)
+        self.elr = state.elr
         self.replica_count = len(state.replicas)
         self.followers = {
             replica: self.followers.get(replica) or Follower(replica)
@@ -161,7 +165,8 @@ class LeaderReplicas:
         return min(min_insync_replicas, self.replica_count)
 
     def under_min_isr(self, min_insync_replicas: int) -> bool:
-        return len(self.isr) < self.effective_min_isr(min_insync_replicas)
+        """Whether too few are in sync, as far as this broker or, by the ELR, the controller knows."""
+        return bool(self.elr) or len(self.isr) < self.effective_min_isr(min_insync_replicas)
 
     # -- followers and the watermark
 
@@ -195,7 +200,7 @@ class LeaderReplicas:
     def watermark(self, high_watermark: int, end_offset: int, min_insync_replicas: int, now_ms: int) -> int:
         """The high watermark now; never less than it was."""
         isr = self.isr
-        if len(isr) < min_insync_replicas and self.under_min_isr(min_insync_replicas):
+        if self.elr or (len(isr) < min_insync_replicas and self.under_min_isr(min_insync_replicas)):
             return high_watermark
         if self.pending_isr is not None:
             isr = self.maximal_isr

@@ -196,16 +196,17 @@ class World:
         return decision.results
 
     def check_state(self, name: TopicPartition, partition: PartitionImage) -> None:
-        assert partition.isr, f"{name} has an empty ISR"
+        eligible = partition.isr or partition.elr
+        assert eligible, f"{name} has nobody who could lead"
         brokers = self.image.brokers
         if partition.leader != NO_LEADER:
             assert brokers[partition.leader].alive
             unfit = [member for member in partition.isr if not brokers[member].active]
             assert not unfit or partition.isr == (partition.leader,), f"{name}: {unfit} in the ISR"
         else:
-            able = [member for member in partition.isr if member in brokers and brokers[member].active]
+            able = [member for member in eligible if member in brokers and brokers[member].active]
             assert not able or partition.lost_disk_id, f"{name} has no leader though {able} could lead"
-        for member in partition.isr:
+        for member in (*partition.isr, *partition.elr):
             if member in brokers and not partition.lost_disk_id:
                 has = self.copies.get(self.copy(name, member), 0)
                 assert has >= self.committed.get(name, 0), f"{name}: broker {member} is not in sync"
