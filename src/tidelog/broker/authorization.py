@@ -1,20 +1,23 @@
 """The authorizer of a broker: who may do what, from the newest ACLs (`authorizer.class.name`).
 
 There is none unless the settings ask for it, and then nothing here costs anything: whoever checks looks at
-`broker.authorization`, which is None. With one, decisions are remembered until an ACL changes, so that the
-checks of Produce and Fetch are one look-up each.
+`broker.authorization`, which is None. With one, what is allowed is remembered until an ACL changes, so that
+the checks of Produce and Fetch are one look-up each. What is denied is not: who may nothing would fill the
+memory with the names that they make up.
 
 Brokers need CLUSTER_ACTION of each other. The principal they authenticate as (SASL of the inter-broker
 listener) is a super user by itself; where brokers are anonymous, or known by their certificates, it has to
 be in `super.users`, as in Kafka. A broker that no ACL and no setting lets in says so in the log.
 
-Denials are logged once for each decision, by the logger `tidelog.authorizer`, and no more than a hundred in a
-second: who may nothing must not fill the disk either.
+Denials are logged by the logger `tidelog.authorizer`, each once as long as it is among the last thousands, no
+more than a hundred in a second, and with the beginning of the name: who may nothing must not fill the disk
+either.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.acls import (
@@ -35,9 +38,14 @@ if TYPE_CHECKING:
 audit_log = logging.getLogger("tidelog.authorizer")
 log = logging.getLogger(__name__)
 
-#: decisions remembered; when there are more, all are forgotten
-DECISIONS_MAX = 65_536
+#: permissions remembered, and the bytes of their names; when there are more, all are forgotten
+ALLOWED_MAX = 65_536
+ALLOWED_NAMES_BYTES_MAX = 8 << 20
+#: denials that were logged are known by their hashes
+DENIALS_KNOWN_MAX = 4_096
 DENIALS_LOGGED_PER_SECOND_MAX = 100
+#: as much of a name as is logged
+NAME_SHOWN_MAX = 256
 
 Handler = Callable[["Broker", "Request"], Any]
 
@@ -68,13 +76,22 @@ class DescribedTopics:
         return self._authorization.describes_topic(self.principal, self.host, name)
 
 
+def _shown(name: str) -> str:
+    """A name for the log, its beginning if it is long."""
+    if len(name) <= NAME_SHOWN_MAX:
+        return repr(name)
+    return f"{name[:NAME_SHOWN_MAX]!r}… ({len(name)} characters)"
+
+
 class Authorization:
     """Decides what the peers of one broker may do."""
 
     __slots__ = (
         "_allow_if_no_acl",
+        "_allowed",
+        "_allowed_names_bytes",
         "_broker",
-        "_decisions",
+        "_denials",
         "_denials_logged",
         "_denials_second",
         "_index",
@@ -91,7 +108,9 @@ class Authorization:
         if own is not None and own != ANONYMOUS:
             self._super_users |= {own}
         self._denials_second = self._denials_logged = 0
-        self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str], bool] = {}
+        self._allowed: set[tuple[str, str, AclOperation, ResourceType, str]] = set()
+        self._allowed_names_bytes = 0
+        self._denials: set[int] = set()
         self.adopt(image)
         if own == ANONYMOUS and not self._index.allows(
             own, "", AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
@@ -106,41 +125,57 @@ class Authorization:
     def adopt(self, image: "ClusterImage") -> None:
         """Decide from these ACLs from now on."""
         self._index = AclIndex(image.acls, self._super_users, self._allow_if_no_acl)
-        self._decisions = {}
+        self._allowed = set()
+        self._allowed_names_bytes = 0
+        self._denials.clear()
 
     def allows(
         self, context: "ConnectionContext", operation: AclOperation, kind: ResourceType, name: str
     ) -> bool:
         """Whether the peer of a connection may do this to a resource."""
         key = (context.principal, context.host, operation, kind, name)
-        decided = self._decisions.get(key)
-        return self._decide(key) if decided is None else decided
+        return key in self._allowed or self._decide(key)
 
     def _decide(self, key: tuple[str, str, AclOperation, ResourceType, str]) -> bool:
-        if len(self._decisions) >= DECISIONS_MAX:
-            self._decisions.clear()
-        allowed = self._decisions[key] = self._index.allows(*key)
-        if not allowed and not self._may_log_denial():
-            return allowed
         principal, host, operation, kind, name = key
+        allowed = self._index.allows(*key)
+        if allowed:
+            name_bytes = getsizeof(name)
+            if (
+                len(self._allowed) >= ALLOWED_MAX
+                or self._allowed_names_bytes + name_bytes > ALLOWED_NAMES_BYTES_MAX
+            ):
+                self._allowed = set()
+                self._allowed_names_bytes = 0
+            self._allowed.add(key)
+            self._allowed_names_bytes += name_bytes
+        elif not self._may_log_denial(hash(key)):
+            return False
         audit_log.log(
             logging.DEBUG if allowed else logging.INFO,
-            "%s is %s %s on %s %r from %s",
+            "%s is %s %s on %s %s from %s",
             principal,
             "allowed" if allowed else "denied",
             operation.name,
             kind.name,
-            name,
+            _shown(name),
             host,
         )
         return allowed
 
-    def _may_log_denial(self) -> bool:
+    def _may_log_denial(self, denial: int) -> bool:
+        if denial in self._denials:
+            return False
         second = self._broker.clock.monotonic_ms() // 1000
         if second != self._denials_second:
             self._denials_second, self._denials_logged = second, 0
+        if self._denials_logged >= DENIALS_LOGGED_PER_SECOND_MAX:
+            return False
         self._denials_logged += 1
-        return self._denials_logged <= DENIALS_LOGGED_PER_SECOND_MAX
+        if len(self._denials) >= DENIALS_KNOWN_MAX:
+            self._denials.clear()
+        self._denials.add(denial)
+        return True
 
     def allows_cluster_action(self, context: "ConnectionContext") -> bool:
         """Whether the peer of a connection is a broker of the cluster, or may act as one."""
@@ -179,4 +214,4 @@ class Authorization:
         return guard(Access(self, request, broker), request, lambda asked: handler(broker, asked))
 
     def __repr__(self) -> str:
-        return f"<Authorization super_users={len(self._super_users)} decisions={len(self._decisions)}>"
+        return f"<Authorization super_users={len(self._super_users)} allowed={len(self._allowed)}>"

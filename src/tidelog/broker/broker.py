@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tidelog.broker.authorization import Authorization
     from tidelog.broker.group_coordinator import GroupCoordinator
     from tidelog.broker.quotas import Quotas
+    from tidelog.broker.topic_expressions import TopicExpressions
     from tidelog.broker.transaction_coordinator import TransactionCoordinator
 
 __all__ = ["Broker", "Request"]
@@ -149,6 +150,13 @@ class Broker:
         from tidelog.broker.transaction_coordinator import TransactionCoordinator
 
         return TransactionCoordinator(self)
+
+    @functools.cached_property
+    def topic_expressions(self) -> "TopicExpressions":
+        """What clients' regular expressions stand for."""
+        from tidelog.broker.topic_expressions import TopicExpressions
+
+        return TopicExpressions(self.background)
 
     @staticmethod
     def warm() -> None:

@@ -6,6 +6,12 @@ the partitions that have news. The broker keeps, per session, what it last told 
 Epochs: 0 opens a session (closing the one named), -1 closes it, any other value must be the next one
 expected. Partitions that gave data move to the end of the session, so that a small `fetch.max.bytes` serves
 all in turn.
+
+A session is memory that outlives its connection, so it holds nothing but partitions that exist and that its
+client may read: a request that names others is answered without one (epoch 0), or ends the session that it
+belongs to. All sessions together have at most `max.incremental.fetch.session.cache.slots` places and
+`PARTITIONS_MAX` partitions. Room is made as in Kafka: one that was not used for two minutes goes, or one that
+is older than that and smaller than the new one.
 """
 
 from collections import OrderedDict
@@ -21,6 +27,8 @@ OPENING_EPOCH = 0
 CLOSING_EPOCH = -1
 INT32_MAX = 2**31 - 1
 EVICTION_AGE_MS = 120_000
+#: partitions in the sessions of consumers together; each takes about half a kilobyte
+PARTITIONS_MAX = 100_000
 
 PartitionKey = tuple[str | UUID, int]
 
@@ -45,12 +53,27 @@ class Feed(Protocol):
 class FetchSession:
     """One client's session."""
 
-    __slots__ = ("epoch", "feed", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = (
+        "counted",
+        "created_ms",
+        "epoch",
+        "feed",
+        "last_used_ms",
+        "partitions",
+        "privileged",
+        "session_id",
+        "uses_topic_ids",
+    )
 
-    def __init__(self, session_id: int, now_ms: int, uses_topic_ids: bool) -> None:
+    def __init__(
+        self, session_id: int, now_ms: int, uses_topic_ids: bool, *, privileged: bool = False
+    ) -> None:
         self.session_id = session_id
         self.epoch = 1
-        self.last_used_ms = now_ms
+        self.created_ms = self.last_used_ms = now_ms
+        #: whether it is a follower's, and how many partitions of it count towards the limit
+        self.privileged = privileged
+        self.counted = 0
         self.uses_topic_ids = uses_topic_ids
         self.feed: Feed | None = None
         self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
@@ -109,22 +132,30 @@ class FetchSessions:
         self._slots_max = slots_max
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def resolve(
-        self, request: FetchRequest, now_ms: int, uses_topic_ids: bool, *, privileged: bool = False
+        self,
+        request: FetchRequest,
+        now_ms: int,
+        uses_topic_ids: bool,
+        *,
+        privileged: bool = False,
+        may_remember: bool = True,
     ) -> tuple[FetchSession | None, bool, ErrorCode]:
         """Find or open the session of a request: (session, whether it was just opened, error).
 
-        A privileged one, a follower's, always finds room.
+        A privileged one, a follower's, always finds room. `may_remember` says whether all that the request
+        names exists and may be read.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (OPENING_EPOCH, CLOSING_EPOCH):
             if session_id != NO_SESSION:
                 self.drop(session_id)
-            if epoch == CLOSING_EPOCH:
+            if epoch == CLOSING_EPOCH or not may_remember:
                 return None, False, ErrorCode.NONE
             return self._open(request, now_ms, uses_topic_ids, privileged), True, ErrorCode.NONE
         session = self._sessions.get(session_id)
@@ -134,8 +165,15 @@ class FetchSessions:
             return None, False, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         if epoch != session.epoch:
             return None, False, ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if not may_remember:
+            self.drop(session_id)
+            return None, False, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         session.update(request)
         session.advance(now_ms)
+        self._count(session)
+        if self._partition_count > PARTITIONS_MAX and not session.privileged:
+            self.drop(session_id)
+            return None, False, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if not session.partitions:
             self.drop(session_id)
             return None, False, ErrorCode.NONE
@@ -145,32 +183,52 @@ class FetchSessions:
     def drop(self, session_id: int) -> None:
         """End a session, if it exists."""
         session = self._sessions.pop(session_id, None)
-        if session is not None and session.feed is not None:
+        if session is None:
+            return
+        self._partition_count -= session.counted
+        if session.feed is not None:
             session.feed.close()
+
+    def _count(self, session: FetchSession) -> None:
+        if not session.privileged:
+            self._partition_count += len(session.partitions) - session.counted
+            session.counted = len(session.partitions)
 
     def _open(
         self, request: FetchRequest, now_ms: int, uses_topic_ids: bool, privileged: bool
     ) -> FetchSession | None:
         """Open a session, or return None when there is no room and the client goes on without one."""
-        if not any(partitions for _, partitions in request.topics):
-            return None
-        if not privileged and not self._make_room(now_ms):
+        size = sum(len(partitions) for _, partitions in request.topics)
+        if not size or not (privileged or self._make_room(size, now_ms)):
             return None
         session_id = self._random.randint(1, INT32_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, INT32_MAX)
-        session = FetchSession(session_id, now_ms, uses_topic_ids)
+        session = FetchSession(session_id, now_ms, uses_topic_ids, privileged=privileged)
         session.update(request)
         self._sessions[session_id] = session
+        self._count(session)
         return session
 
-    def _make_room(self, now_ms: int) -> bool:
-        if len(self._sessions) < self._slots_max:
-            return True
-        if self._slots_max <= 0:
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Let sessions go until one of this size fits; False if there is none that may go."""
+        if self._slots_max <= 0 or size > PARTITIONS_MAX:
             return False
-        oldest_id, oldest = next(iter(self._sessions.items()))
-        if now_ms - oldest.last_used_ms < EVICTION_AGE_MS:
-            return False
-        self.drop(oldest_id)
+        while len(self._sessions) >= self._slots_max or self._partition_count + size > PARTITIONS_MAX:
+            evictable = self._find_evictable(size, now_ms)
+            if evictable is None:
+                return False
+            self.drop(evictable.session_id)
         return True
+
+    def _find_evictable(self, size: int, now_ms: int) -> FetchSession | None:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms >= EVICTION_AGE_MS:
+            return oldest
+        settled = (
+            session
+            for session in self._sessions.values()
+            if not session.privileged and now_ms - session.created_ms > EVICTION_AGE_MS
+        )
+        smallest = min(settled, key=lambda session: session.counted, default=None)
+        return smallest if smallest is not None and smallest.counted < size else None

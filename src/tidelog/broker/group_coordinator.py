@@ -55,7 +55,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
         self._settings = group_settings(broker.settings)
 
     def _new_machine(self, partition: "Partition") -> GroupMachine:
-        return GroupMachine(partition.index, self._settings)
+        return GroupMachine(partition.index, self._settings, self._broker.topic_expressions)
 
     def _apply(self, machine: GroupMachine, entry: LogEntry) -> None:
         record, producer_id, ended = entry

@@ -56,10 +56,8 @@ class ClassicMembers:
             return
         member_id = command.member_id
         if member_id == NO_MEMBER_ID:
-            instance_id = command.group_instance_id
-            prefix = instance_id if instance_id is not None else command.client_id
-            member_id = f"{prefix}-{command.new_member_suffix}"
-            if instance_id is None and command.requires_known_member_id:
+            member_id = command.new_member_id
+            if command.group_instance_id is None and command.requires_known_member_id:
                 refused = responses.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
                 self._outbox.reply(command.token, refused)
                 return

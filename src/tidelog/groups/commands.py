@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tidelog.groups.consumer_schemas import Partitions
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.protocol.primitives import STRING_BYTES_MAX, fit_string
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
@@ -37,6 +38,13 @@ class JoinGroup:
     supports_skipping_assignment: bool = True
     """KIP-814 (v9+): a static leader that returns is told the members but not to assign again."""
     reason: str | None = None
+
+    @property
+    def new_member_id(self) -> str:
+        """The id for a member that has none: what it calls itself, and chance. Both must fit one string."""
+        name = self.client_id if self.group_instance_id is None else self.group_instance_id
+        room_bytes = STRING_BYTES_MAX - 1 - len(self.new_member_suffix)
+        return f"{fit_string(name, room_bytes)}-{self.new_member_suffix}"
 
 
 @dataclass(frozen=True, slots=True)

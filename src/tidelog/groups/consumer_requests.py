@@ -33,7 +33,7 @@ from tidelog.groups.protocol_migration import Migration
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState
-from tidelog.groups.topic_regex import InvalidRegex, TopicRegex
+from tidelog.groups.topic_regex import Expressions, InvalidRegex, Resolved
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
 from tidelog.model.step_effects import coordinator_error
@@ -61,13 +61,13 @@ class ConsumerRequests:
     __slots__ = (
         "_checked",
         "_durable",
+        "_expressions",
         "_groups",
         "_image",
         "_is_limited",
         "_migration",
         "_outbox",
         "_rebalances",
-        "_resolved",
         "_rights",
         "rejoining",
     )
@@ -78,8 +78,10 @@ class ConsumerRequests:
         durable: DurableGroups,
         outbox: Outbox,
         rebalances: Rebalances,
+        expressions: Expressions,
     ) -> None:
         self._groups = groups
+        self._expressions = expressions
         self._durable = durable
         self._outbox = outbox
         self._rebalances = rebalances
@@ -87,7 +89,6 @@ class ConsumerRequests:
         self._image = ClusterImage()
         self._checked: dict[str, ClusterImage] = {}
         """The metadata each group's subscriptions were last held against."""
-        self._resolved: dict[str, tuple[str, ...]] = {}
         self._rights: dict[tuple[str, str], Callable[[str], bool]] = {}
         """Which topics members may know of, by group and member, as of their last heartbeats; an expression
         of several members matches what all of them may. Not durable: members are heard of soon, and until
@@ -107,8 +108,6 @@ class ConsumerRequests:
 
     @image.setter
     def image(self, image: ClusterImage) -> None:
-        if image.topics is not self._image.topics:
-            self._resolved.clear()
         self._image = image
 
     # ------------------------------------------------------------ the heartbeat
@@ -162,14 +161,11 @@ class ConsumerRequests:
         return self._regex_fault(command.subscribed_topic_regex)
 
     def _regex_fault(self, expression: str | None) -> Refused | None:
-        if not expression or expression in self._resolved:
+        found = self._expressions.resolve(expression, self._image.topics) if expression else None
+        if not isinstance(found, InvalidRegex):
             return None
-        try:
-            TopicRegex(expression)
-        except InvalidRegex as fault:
-            message = f"SubscribedTopicRegex {expression} is not a valid regular expression: {fault}."
-            return Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
-        return None
+        message = f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {found}."
+        return Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
 
     def _beat_unchanged(self, command: ConsumerHeartbeat, now_ms: int) -> bool:
         """The common case, without a draft: a settled member says that it is alive."""
@@ -224,7 +220,8 @@ class ConsumerRequests:
             self._outbox.cancel_timer((REBALANCE, command.group_id, member_id))
         assigned = after.assigned if command.is_full or after.assigned != before.assigned else None
         if not draft.records:
-            self._checked[command.group_id] = self._image
+            if draft.is_refreshed:
+                self._checked[command.group_id] = self._image
             self._answer_read(command, member_id, after.epoch, assigned)
             return None
         interval_ms = self.settings.consumer_heartbeat_interval_ms
@@ -337,10 +334,14 @@ class ConsumerRequests:
             draft.compute_targets(self.settings.consumer_assignors[0])
 
     def refresh(self, draft: Draft, now_ms: int, *, changed: bool) -> None:
-        """Hold the subscriptions against the metadata; the epoch grows if either has `changed`."""
+        """Hold the subscriptions against the metadata; the epoch grows if either has `changed`.
+
+        It counts as done once every expression was held against the topics of now; until then the next
+        heartbeat tries again.
+        """
         image = self._image
         draft.is_refreshed = True
-        resolve = partial(self._resolve_for, draft.group)
+        resolve = partial(self._resolve_for, draft)
         if draft.refresh_topics(image.topics, image.version, resolve, now_ms) or changed:
             draft.bump_epoch()
             fields = {
@@ -351,35 +352,25 @@ class ConsumerRequests:
             cause = "members or subscriptions changed" if changed else "topics changed"
             self._outbox.event("consumer group has a new epoch", fields, cause)
 
-    def _resolve_for(self, group: ConsumerGroup, expression: str) -> tuple[str, ...]:
+    def _resolve_for(self, draft: Draft, expression: str) -> tuple[str, ...]:
         """The topics of an expression that every member who has it may know of.
 
         After a failover, members are heard of one by one. Who was not heard of yet may know of what was
         written down with its rights: to match more, or less, would move partitions back and forth.
         """
-        names = self._resolve(expression)
+        group = draft.group
+        stored = group.regexes.get(expression)
+        before = () if stored is None else stored.topics
+        found = self._expressions.resolve(expression, self._image.topics)
+        draft.is_refreshed = draft.is_refreshed and isinstance(found, Resolved) and found.is_current
+        names = found.topics if isinstance(found, Resolved) else before
         if self._is_limited is False:
             return names
-        stored = group.regexes.get(expression)
-        topics_before = frozenset(() if stored is None else stored.topics)
+        topics_before = frozenset(before)
         for member_id, member in group.members.items():
             if member.subscribed_topic_regex == expression:
                 may_describe = self._rights.get((group.group_id, member_id), topics_before.__contains__)
                 names = tuple(filter(may_describe, names))
-        return names
-
-    def _resolve(self, expression: str) -> tuple[str, ...]:
-        names = self._resolved.get(expression)
-        if names is None:
-            regex = TopicRegex(expression)
-            names = tuple(
-                sorted(
-                    name
-                    for name, topic in self._image.topics.items()
-                    if not topic.internal and regex.matches(name)
-                )
-            )
-            self._resolved[expression] = names
         return names
 
     # ------------------------------------------------------------ members go

@@ -40,6 +40,7 @@ from tidelog.groups.outbox import Outbox
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState
+from tidelog.groups.topic_regex import Expressions, ImmediateExpressions
 from tidelog.model.effects import Effect
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_ID
@@ -49,7 +50,9 @@ from tidelog.model.image import ClusterImage
 class GroupMachine:
     """All groups whose id hashes to one partition."""
 
-    def __init__(self, partition: int, settings: GroupSettings) -> None:
+    def __init__(
+        self, partition: int, settings: GroupSettings, expressions: Expressions | None = None
+    ) -> None:
         self.partition = partition
         self.groups: dict[str, ClassicGroup] = {}
         self.durable = DurableGroups()
@@ -58,7 +61,10 @@ class GroupMachine:
         self._rebalances = Rebalances(self._outbox, settings)
         self._members = MemberRequests(self.groups, self._outbox, self._rebalances)
         self._offsets = OffsetRequests(self.groups, self.durable, self._outbox, self._rebalances)
-        self._consumers = ConsumerRequests(self.groups, self.durable, self._outbox, self._rebalances)
+        expressions = expressions or ImmediateExpressions()
+        self._consumers = ConsumerRequests(
+            self.groups, self.durable, self._outbox, self._rebalances, expressions
+        )
         self._classic_members = ClassicMembers(self._consumers, self._outbox, self._members.join)
 
     def __repr__(self) -> str:

@@ -87,9 +87,7 @@ class MemberRequests:
 
     def _join_new(self, group: ClassicGroup, command: JoinGroup, now_ms: int) -> None:
         instance_id = command.group_instance_id
-        member_id = (
-            f"{instance_id if instance_id is not None else command.client_id}-{command.new_member_suffix}"
-        )
+        member_id = command.new_member_id
         if instance_id is not None and instance_id in group.static_members:
             self._join_returned_static(group, command, instance_id, member_id, now_ms)
         elif instance_id is None and command.requires_known_member_id:

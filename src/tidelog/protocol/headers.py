@@ -10,7 +10,13 @@ import struct
 from typing import NamedTuple
 
 from tidelog.protocol.apis import API_VERSIONS, Api
-from tidelog.protocol.primitives import MalformedRequest, checked_slice, malformed_if_fails, skip_tags
+from tidelog.protocol.primitives import (
+    MalformedRequest,
+    checked_slice,
+    fit_string,
+    malformed_if_fails,
+    skip_tags,
+)
 
 #: api key, api version, correlation id, length of the client id
 REQUEST_PREFIX = struct.Struct(">hhih")
@@ -35,7 +41,9 @@ def read_client_id(frame: memoryview, length: int) -> str | None:
     """Read the client id of a request, None when the client sent none."""
     if length < 0:
         return None
-    return str(checked_slice(frame, REQUEST_PREFIX.size, length), "utf-8", "replace")
+    client_id = str(checked_slice(frame, REQUEST_PREFIX.size, length), "utf-8", "replace")
+    # A byte that is no UTF-8 becomes three: what is told of the client must fit a string again.
+    return fit_string(client_id)
 
 
 def body_position(frame: memoryview, client_id_length: int, flexible: bool) -> int:

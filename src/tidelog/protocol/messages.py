@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from tidelog.protocol.apis import Api
-from tidelog.protocol.primitives import malformed_if_fails
+from tidelog.protocol.primitives import fit_string, malformed_if_fails
 from tidelog.protocol.schema_fields import absent_value, unwrap
 from tidelog.protocol.schema_reader import Reader, entity_reader, read_limited
 
@@ -31,6 +31,8 @@ Fields = Mapping[str, Any]
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _Converter = Callable[[Any], Any]
+#: as much of an `error_message` as is sent
+ERROR_MESSAGE_BYTES_MAX = 2_048
 
 
 def _message_class(module: str, version: int, side: str) -> type[Any]:
@@ -111,6 +113,11 @@ def _instant(value: Any) -> datetime.datetime | None:
     return None if value == -1 else _EPOCH + datetime.timedelta(milliseconds=value)
 
 
+def _message(value: str | None) -> str | None:
+    """Messages repeat what was asked for, which may fill a string by itself."""
+    return value if value is None else fit_string(value, ERROR_MESSAGE_BYTES_MAX)
+
+
 def _error_code(value: Any) -> Any:
     from kio.schema.errors import ErrorCode
 
@@ -154,6 +161,8 @@ def _compile_builder(entity: Any) -> Callable[[Fields], Any]:
     for field in dataclasses.fields(entity):
         inner, is_array, nullable = unwrap(field.type)
         converter = _field_converter(inner, is_array, field.metadata.get("kafka_type"))
+        if field.name == "error_message":
+            converter = _message
         if dataclasses.is_dataclass(inner) and not is_array and not nullable:
             default = _builder(inner)({})
         else:

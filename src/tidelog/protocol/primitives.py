@@ -20,6 +20,8 @@ NO_TAGS = b"\x00"
 PARTITIONS_MAX = 200_000
 #: tagged fields in one place; the protocol has a handful
 TAGS_MAX = 1_000
+#: the longest string in bytes, in every version: what a 16-bit length can say, and what we could send back
+STRING_BYTES_MAX = 32_767
 ZERO_UUID = UUID(int=0)
 
 
@@ -100,6 +102,8 @@ def read_compact_string(buffer: memoryview, position: int) -> tuple[str, int]:
     if length == 0:
         raise MalformedRequest("a string that must not be null is null")
     length -= 1
+    if length > STRING_BYTES_MAX:
+        raise MalformedRequest(f"a string had invalid length {length}")
     return str(checked_slice(buffer, position, length), "utf-8"), position + length
 
 
@@ -109,6 +113,8 @@ def read_compact_nullable_string(buffer: memoryview, position: int) -> tuple[str
     if length == 0:
         return None, position
     length -= 1
+    if length > STRING_BYTES_MAX:
+        raise MalformedRequest(f"a string had invalid length {length}")
     return str(checked_slice(buffer, position, length), "utf-8"), position + length
 
 
@@ -155,6 +161,14 @@ def read_tags(buffer: memoryview, position: int) -> tuple[dict[int, memoryview],
         tags[tag] = checked_slice(buffer, position, size)
         position += size
     return tags, position
+
+
+def fit_string(value: str, bytes_max: int = STRING_BYTES_MAX) -> str:
+    """As much of a text as fits a string of the protocol; for texts that we make from others."""
+    if len(value) * 4 <= bytes_max:
+        return value
+    encoded = value.encode()
+    return value if len(encoded) <= bytes_max else encoded[:bytes_max].decode(errors="ignore")
 
 
 def string(value: str) -> bytes:

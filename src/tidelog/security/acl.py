@@ -32,6 +32,8 @@ _IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
 }
+#: what makes somebody know of a resource
+IMPLY_DESCRIBE = (AclOperation.DESCRIBE, *_IMPLIED_BY[AclOperation.DESCRIBE])
 _NO_OPERATIONS: frozenset[AclOperation] = frozenset()
 #: no resource has this name in earnest; asking for it tells what holds without ACLs
 _NO_RESOURCE = "\0"

@@ -204,7 +204,7 @@ def test_each_api_asks_for_what_its_rule_says_and_for_nothing_else(
                 continue
             allowed.clear()
             allowed |= rights
-            authorization._decisions.clear()
+            authorization._allowed.clear()
             for body in variants(name, version):
                 try:
                     node.call(name, version, body)

@@ -9,8 +9,10 @@ from uuid import UUID
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
-from test_groups_handlers import QUICK, ask, join, versions
+from held_background import HeldBackground
+from test_groups_handlers import QUICK, ask, decode, join, send, versions
 from test_groups_handlers import node as node_fixture
 
 from tidelog.model.errors import ErrorCode
@@ -75,6 +77,32 @@ def test_expressions_in_version_1(node: Any) -> None:
     refused = enter(node, 1, "other", subscribed_topic_regex="(", **topics)
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "(" in refused.error_message
+
+
+def test_a_member_waits_until_its_expression_is_worked_out_elsewhere(node: Any) -> None:
+    background = node.broker.topic_expressions._background = HeldBackground()
+    fields = {
+        "group_id": "g",
+        "member_epoch": 0,
+        "rebalance_timeout": timedelta(seconds=5),
+        "topic_partitions": (),
+    }
+    waiting = [
+        send(node, "consumer_group_heartbeat", 1, **fields, member_id=name, subscribed_topic_regex=expression)
+        for name, expression in (("m", "t.*"), ("n", "("))
+    ]
+    assert [answer.chunks for answer in waiting] == [None, None]
+    assert len(background.held) == 1
+    background.step()
+    background.step()
+    joined, refused = (decode("consumer_group_heartbeat", 1, answer) for answer in waiting)
+    assert joined.assignment.topic_partitions
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    # Topics come and go: the member keeps what it has until the expression is held against them.
+    node.create_topic("tt", 3)
+    assert beat(node, 1, "m", 1).assignment is None
+    background.step()
+    assert len(beat(node, 1, "m", 1).assignment.topic_partitions) == 2
 
 
 def test_new_topics_reach_members_with_their_next_heartbeat(node: Any) -> None:

@@ -1,12 +1,33 @@
 """Requests that name more than anybody needs are refused while they are read, before they cost much."""
 
 import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tidelog.protocol import fetch, messages, produce
-from tidelog.protocol.apis import APIS
-from tidelog.protocol.primitives import PARTITIONS_MAX, TAGS_MAX, MalformedRequest, read_tags, unsigned_varint
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+
+from largest_requests import KIO_VERSION_MAX, LargestRequest
+
+from tidelog.protocol import api_versions, fetch, messages, produce
+from tidelog.protocol.apis import APIS, Api
+from tidelog.protocol.headers import REQUEST_PREFIX, read_client_id
+from tidelog.protocol.primitives import (
+    PARTITIONS_MAX,
+    STRING_BYTES_MAX,
+    TAGS_MAX,
+    MalformedRequest,
+    compact_string,
+    fit_string,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_nullable_string,
+    read_string,
+    read_tags,
+    unsigned_varint,
+)
 
 METADATA, OFFSET_FETCH = APIS[3], APIS[9]
 
@@ -62,3 +83,54 @@ def test_tagged_fields_without_end() -> None:
     )
     with pytest.raises(MalformedRequest, match="tagged fields"):
         read_tags(memoryview(many), 0)
+
+
+@pytest.mark.parametrize("read", [read_compact_string, read_compact_nullable_string])
+def test_compact_strings_are_no_longer_than_others(read: Callable[[memoryview, int], object]) -> None:
+    longest = compact_string("x" * STRING_BYTES_MAX)
+    assert read(memoryview(longest), 0) == ("x" * STRING_BYTES_MAX, len(longest))
+    for text in ("x" * (STRING_BYTES_MAX + 1), "ä" * (STRING_BYTES_MAX // 2 + 1), "x" * 3_000_000):
+        with pytest.raises(MalformedRequest, match="invalid length"):
+            read(memoryview(compact_string(text)), 0)
+
+
+@pytest.mark.parametrize("read", [read_string, read_nullable_string])
+def test_strings_have_no_negative_lengths(read: Callable[[memoryview, int], object]) -> None:
+    for length in (-2, -32768) if read is read_nullable_string else (-1, -2, -32768):
+        with pytest.raises(MalformedRequest):
+            read(memoryview(struct.pack(">h", length) + b"x" * 40_000), 0)
+
+
+@pytest.mark.parametrize("api", [api for api in APIS.values() if api.first_flexible is not None])
+def test_no_api_takes_a_string_that_could_not_be_sent_back(api: Api) -> None:
+    """Every string of every API: first as long as it may be, then one byte longer."""
+    decode: Callable[[memoryview, int, int], object] = {
+        "Produce": produce.decode_request,
+        "Fetch": fetch.decode_request,
+        "ApiVersions": api_versions.decode_request,
+    }.get(api.name, lambda buffer, position, version: messages.decode_request(api, version, buffer, position))
+    for version in range(
+        api.first_flexible or 0, min(api.max_version, KIO_VERSION_MAX.get(api.name, 99)) + 1
+    ):
+        if not api.serves(version):
+            continue
+        longest = LargestRequest(api.module, version, strings=STRING_BYTES_MAX, elements=1)
+        decode(memoryview(longest.encode()), 0, version)
+        for number, name in enumerate(longest.string_names):
+            if (api.name, name) == ("Fetch", "cluster_id"):
+                continue  # tagged, and passed over
+            over = LargestRequest(api.module, version, strings=10, elements=1, long_string=number)
+            with pytest.raises(MalformedRequest):
+                decode(memoryview(over.encode()), 0, version)
+
+
+def test_a_client_id_that_is_no_text_fits_a_string_again() -> None:
+    frame = memoryview(bytes(REQUEST_PREFIX.size) + b"\xff" * STRING_BYTES_MAX)
+    client_id = read_client_id(frame, STRING_BYTES_MAX)
+    assert client_id is not None and len(client_id.encode()) <= STRING_BYTES_MAX
+
+
+def test_texts_are_cut_between_characters() -> None:
+    assert fit_string("a" * 10, 10) == "a" * 10
+    assert fit_string("ä" * 10, 5) == "ää"
+    assert fit_string("a" * 11, 10) == "a" * 10

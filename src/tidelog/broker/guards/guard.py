@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.broker.parking import Parked
 from tidelog.model.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.security.acl import IMPLY_DESCRIBE
 
 if TYPE_CHECKING:
     from tidelog.broker.authorization import Authorization
@@ -53,6 +54,11 @@ class Access:
 
     def may_any_topic(self, operation: AclOperation) -> bool:
         return self._authorization.allows_any(self._context, operation, ResourceType.TOPIC)
+
+    def may_describe_any_transaction(self) -> bool:
+        """Whether there may be a transactional id with DESCRIBE, which other operations imply."""
+        kind = ResourceType.TRANSACTIONAL_ID
+        return any(self._authorization.allows_any(self._context, one, kind) for one in IMPLY_DESCRIBE)
 
     def operations(self, kind: ResourceType, name: str) -> int:
         """The operations that are allowed, one bit for each."""

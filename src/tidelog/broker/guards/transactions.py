@@ -15,6 +15,7 @@ from tidelog.broker.guards.guard import (
     parted,
     partition_rows,
     serve_allowed,
+    with_body,
 )
 from tidelog.model.acls import AclOperation
 from tidelog.model.errors import ErrorCode
@@ -138,7 +139,9 @@ def describe_transactions(access: Access, request: "Request", serve: Serve) -> A
 
 
 def list_transactions(access: Access, request: "Request", serve: Serve) -> Answer:
-    """Only the transactional ids with DESCRIBE are listed."""
+    """Only the transactional ids with DESCRIBE are listed; no pattern is compiled for who has it on none."""
+    if getattr(request.body, "transactional_id_pattern", None) and not access.may_describe_any_transaction():
+        request = with_body(request, transactional_id_pattern=None)
 
     def finish(fields: Fields) -> Fields:
         states = [

@@ -4,6 +4,9 @@ It joins (epoch 0), reports what it reads, learns its epoch and what it may read
 for a static member that comes back). Version 1 brings expressions (`subscribed_topic_regex`) and wants the
 member to make its own id; in version 0 the coordinator makes one for a member that has none. Where
 `group.coordinator.rebalance.protocols` leaves "consumer" out the answer is UNSUPPORTED_VERSION.
+
+An expression is compiled and held against the topics away from the loop first, once this is the group's
+coordinator; the group hears of the heartbeat when that is known.
 """
 
 from collections.abc import Mapping
@@ -31,6 +34,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     new_member_id = ""
     if request.version < MEMBERS_MAKE_IDS_SINCE_VERSION and not body.member_id:
         new_member_id = coordinator.new_member_suffix()
+    expression = getattr(body, "subscribed_topic_regex", None)
     parked = Parked()
     authorization = broker.authorization
     may_describe = None if authorization is None else authorization.described_topics(context)
@@ -47,15 +51,26 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
             rack_id=body.rack_id,
             rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
             subscribed_topic_names=body.subscribed_topic_names,
-            subscribed_topic_regex=getattr(body, "subscribed_topic_regex", None),
+            subscribed_topic_regex=expression,
             server_assignor=body.server_assignor,
             owned=_owned(body.topic_partitions),
             new_member_id=new_member_id,
             may_describe=may_describe,
         )
 
-    error = coordinator.ask(body.group_id, command, parked.answer)
-    return heartbeat_error(error, None) if error else parked
+    def ask() -> None:
+        error = coordinator.ask(body.group_id, command, parked.answer)
+        if error:
+            parked.answer(heartbeat_error(error, None))
+
+    machine = coordinator.machine_for(body.group_id)
+    if isinstance(machine, ErrorCode):
+        return heartbeat_error(machine, None)
+    if expression:
+        broker.topic_expressions.when_resolved(expression, broker.image.topics, ask)
+    else:
+        ask()
+    return parked
 
 
 def _owned(topics: Any) -> Partitions | None:

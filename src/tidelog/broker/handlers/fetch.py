@@ -282,7 +282,12 @@ def handle(
     session: FetchSession | None = None
     opened = False
     if request.session_id or request.session_epoch >= 0:
-        session, opened, error = broker.fetch_sessions.resolve(request, now_ms, version >= FIRST_TOPIC_ID)
+        session, opened, error = broker.fetch_sessions.resolve(
+            request,
+            now_ms,
+            version >= FIRST_TOPIC_ID,
+            may_remember=_may_remember(broker, context, request),
+        )
         if error:
             return encode_response([], version, correlation_id, error=error)
     plan = FetchPlan(broker, context, request, session, opened, version, correlation_id)
@@ -307,6 +312,23 @@ def handle(
     waiter = FetchWaiter(plan, request.min_bytes - collected.size_bytes, offsets, available)
     broker.parking.park(waiter, offsets, now_ms + request.max_wait_ms)
     return waiter
+
+
+def _may_remember(broker: "Broker", context: ConnectionContext, request: FetchRequest) -> bool:
+    """Whether all that a request names exists and may be read: nothing else is kept in a session."""
+    image, authorization = broker.image, broker.authorization
+    for asked, partitions in request.topics:
+        topic = image.topics.get(asked) if isinstance(asked, str) else image.topic_by_id(asked)
+        if topic is None:
+            return False
+        count = len(topic.partitions)
+        if any(not 0 <= wanted.partition < count for wanted in partitions):
+            return False
+        if authorization is not None and not authorization.allows(
+            context, AclOperation.READ, ResourceType.TOPIC, topic.name
+        ):
+            return False
+    return True
 
 
 def _refuse_follower(request: FetchRequest, version: int, correlation_id: int) -> Chunks:
