@@ -3,6 +3,10 @@
 Producers before transactions v2 end a transaction under the epoch they keep, so that a retry is told from the
 next call by the state alone. With transactions v2 every end bumps the epoch: a retry comes with the epoch
 before the current one, or, where the epochs were used up, with the producer id before the current one.
+
+With transactions v2 a producer may be ahead of the stored state: it has its next epoch, or its next producer
+id, from the answer to EndTxn, while the markers of that end are still being written. So nothing is said of
+who asks before the step under way is done (CONCURRENT_TRANSACTIONS), as in Kafka.
 """
 
 from tidelog.model.errors import ErrorCode
@@ -41,6 +45,8 @@ def _verdict_v1(command: EndTransaction, transaction: Transaction, in_transition
 
 
 def _verdict_v2(command: EndTransaction, transaction: Transaction, in_transition: bool) -> ErrorCode | None:
+    if in_transition or transaction.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     is_overflow_retry = (
         transaction.bumps_epochs
         and transaction.state in _COMPLETE
@@ -57,10 +63,6 @@ def _verdict_v2(command: EndTransaction, transaction: Transaction, in_transition
     )
     if not is_retry and transaction.producer_epoch != command.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
-    if transaction.is_prepared and not is_retry:
-        return ErrorCode.PRODUCER_FENCED
-    if in_transition or transaction.is_prepared:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
     if is_retry:
         is_same = _COMPLETE.get(transaction.state) is command.committed
         return ErrorCode.NONE if is_same else ErrorCode.INVALID_TXN_STATE

@@ -109,13 +109,19 @@ class TransactionMachine:
                     and (command.producer_id, command.producer_epoch)
                     == (transaction.producer_id, transaction.producer_epoch)
                     and is_epoch_exhausted(command.producer_epoch)
-                    and not self._is_busy(transaction)
+                    and not self._is_busy(command.transactional_id, transaction)
                 )
         return False
 
-    def _is_busy(self, transaction: Transaction) -> bool:
-        """On the way from one state to another, which includes the writing of markers."""
-        return transaction.transactional_id in self._outbox.in_transition or transaction.is_prepared
+    def _is_busy(self, transactional_id: str, transaction: Transaction | None) -> bool:
+        """On the way from one state to another, which includes the writing of markers.
+
+        Looked at before the producer's id and epoch: with transactions v2 it may know those that it will have
+        when the step is done, which are not stored yet where the epochs were used up.
+        """
+        return transactional_id in self._outbox.in_transition or (
+            transaction is not None and transaction.is_prepared
+        )
 
     # ------------------------------------------------------------ InitProducerId
 
@@ -127,7 +133,7 @@ class TransactionMachine:
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif not 0 < command.timeout_ms <= self._settings.transaction_max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        if command.transactional_id in self._outbox.in_transition:
+        if self._is_busy(command.transactional_id, transaction):
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if transaction is None:
             return ErrorCode.NONE
@@ -137,7 +143,7 @@ class TransactionMachine:
             and is_epoch_exhausted(command.producer_epoch)
         ):
             return ErrorCode.PRODUCER_FENCED
-        return ErrorCode.CONCURRENT_TRANSACTIONS if transaction.is_prepared else ErrorCode.NONE
+        return ErrorCode.NONE
 
     def _init_producer_id(self, command: InitProducerId, now_ms: int) -> None:
         transactional_id = command.transactional_id
@@ -193,13 +199,12 @@ class TransactionMachine:
 
     def _add_partitions(self, command: AddPartitions, now_ms: int) -> None:
         transaction = self.transactions.get(command.transactional_id)
-        error = self._producer_fault(
-            transaction, command.transactional_id, command.producer_id, command.producer_epoch
-        )
-        if error is ErrorCode.NONE:
-            assert transaction is not None
-            if self._is_busy(transaction):
-                error = ErrorCode.CONCURRENT_TRANSACTIONS
+        if self._is_busy(command.transactional_id, transaction):
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
+        else:
+            error = self._producer_fault(
+                transaction, command.transactional_id, command.producer_id, command.producer_epoch
+            )
         if transaction is None or error is not ErrorCode.NONE:
             self._outbox.reply(command.token, {"error_code": error})
             return
