@@ -479,7 +479,7 @@ class TransactionWorld:
             answer({"error_code": partition.append(write)})
             return
         if write.client_version >= 2:
-            if write.sequence != 0 and not partition.producers.knows(write.producer_id):
+            if write.sequence != 0 and partition.producers.epoch_of(write.producer_id) is None:
                 answer({"error_code": ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER})
                 return
 

@@ -424,10 +424,11 @@ class InMemoryCluster:
 
     def send(self, node_id: int, frame: bytes) -> "Answer":
         """Send a request frame (without its size) as a client of its own; the answer fills later."""
-        answer = Answer()
-        wire = _Wire(self, -1 - len(self._clients), self.nodes[node_id], "client")
-        wire.send(frame, answer.fill)
-        return answer
+        return self.connect(node_id).send(frame)
+
+    def connect(self, node_id: int) -> "Connection":
+        """A client's connection, over which several requests may be in flight."""
+        return Connection(_Wire(self, -1 - len(self._clients), self.nodes[node_id], "client"))
 
     def produce(
         self,
@@ -459,6 +460,22 @@ class Answer:
 
     def __bool__(self) -> bool:
         return self.data is not None
+
+
+class Connection:
+    """A client's end of a connection: requests arrive, and are answered, in the order they were sent in."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    def send(self, frame: bytes) -> Answer:
+        """Send a request frame (without its size); the answer fills later."""
+        answer = Answer()
+        self._wire.send(frame, answer.fill)
+        return answer
+
+    def close(self) -> None:
+        self._wire.close()
 
 
 class Produced(Answer):

@@ -16,9 +16,10 @@ from tidelog.broker.coordinator_runtime import CoordinatorRuntime, LogEntry, Sha
 from tidelog.broker.features import TRANSACTION_VERSION_FEATURE
 from tidelog.broker.transaction_markers import Marker, MarkerSender, Results
 from tidelog.broker.transaction_verification import TransactionVerification
+from tidelog.broker.transactional_writes import BrokerSurroundings, TransactionalWrites
 from tidelog.model.effects import Reply
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import TRANSACTION_STATE_TOPIC
+from tidelog.model.identifiers import TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog.model.settings import BrokerSettings
 from tidelog.transactions.commands import (
     AbortTimedOut,
@@ -65,6 +66,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
         self._settings = transaction_settings(broker.settings)
         self.verifies = broker.settings.get_bool("transaction.partition.verification.enable")
         self.verification = TransactionVerification(broker, self)
+        self.writes = TransactionalWrites(BrokerSurroundings(broker, self.verification))
         self._markers = MarkerSender(broker)
 
     def _new_machine(self, partition: "Partition") -> TransactionMachine:
@@ -93,6 +95,11 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
         self.verifies = self._settings_source.get_bool("transaction.partition.verification.enable")
         for shard in self._shards.values():
             shard.machine.reconfigure(self._settings)
+
+    def transaction_ended(self, place: TopicPartition, producer_id: int) -> None:
+        """A marker of the producer is in the log of a partition led here."""
+        self.verification.transaction_ended(place, producer_id)
+        self.writes.transaction_ended(place, producer_id)
 
     # ------------------------------------------------------------ ticks
 

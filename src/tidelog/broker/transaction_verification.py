@@ -65,10 +65,6 @@ class TransactionVerification:
     def __repr__(self) -> str:
         return f"<TransactionVerification guards={len(self._guards)}>"
 
-    def is_asking(self, place: TopicPartition, producer_id: int) -> bool:
-        """Whether a question of the producer about the partition is open; later writes stay behind it."""
-        return (place, producer_id) in self._guards
-
     def transaction_ended(self, place: TopicPartition, producer_id: int) -> None:
         """A marker of the producer is in the partition's log."""
         for guard in self._guards.get((place, producer_id), ()):

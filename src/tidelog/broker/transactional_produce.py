@@ -1,17 +1,20 @@
-"""May these transactional batches be written? (KIP-890)
+"""Produce requests with transactional batches (KIP-890).
 
 The first batch that a producer's transaction writes to a partition needs the coordinator's word: that the
 partition was added to the transaction, or, from a producer of transactions v2 (Produce 12 on), that it is
 added now. Once the transaction is open in the partition's log, further batches need nothing more.
+`transactional_writes` asks, and keeps the batches of a producer in order meanwhile.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.transaction_verification import Asked, Results
+from tidelog.broker.parking import Parked
+from tidelog.broker.transaction_verification import Results
+from tidelog.broker.transactional_writes import ProducerKey, Write
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
-from tidelog.protocol.produce import ProduceRequest
+from tidelog.protocol.produce import ProduceRequest, decode_request
 from tidelog.records.batch import ATTRIBUTES_POSITION, HEADER_SIZE, TRANSACTIONAL_BIT, read_header
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ _RETRIABLE = frozenset(
     }
 )
 
+Answer = bytes | Parked | None
+AppendAll = Callable[[memoryview, ProduceRequest, Results], Answer]
+
 
 def is_transactional(records: memoryview | None) -> bool:
     """Whether a produced batch belongs to a transaction, by a look at one byte of its header."""
@@ -43,16 +49,54 @@ def has_transactional_records(request: ProduceRequest) -> bool:
     return any(is_transactional(records) for _, partitions in request.topics for _, records in partitions)
 
 
-def permit(
-    broker: "Broker", request: ProduceRequest, version: int, permitted: Callable[[Results], None]
+class TransactionalProduce(Parked):
+    """A Produce request until its batches are appended; its answer, if they have to wait for that."""
+
+    __slots__ = ("_append_all", "_frame", "_request", "outcome", "waits")
+
+    def __init__(self, append_all: AppendAll, frame: memoryview, request: ProduceRequest) -> None:
+        super().__init__()
+        self._append_all: AppendAll | None = append_all
+        self._frame = frame
+        self._request = request
+        self.waits = True
+        #: what came of it, if it did not have to wait
+        self.outcome: Answer = None
+
+    def append(self, refused: Results) -> None:
+        """Append what is not refused."""
+        if self._append_all is None:
+            return  # the connection is gone: the producer sends the batches again over another
+        outcome = self._append_all(self._frame, self._request, refused)
+        if self._deliver is None:
+            self.waits = False
+            self.outcome = outcome
+        elif isinstance(outcome, Parked):
+            self.outcome = outcome
+            outcome.deliver_to(self.answer)
+        else:
+            self.answer(outcome)
+
+    def keep(self, position: int, version: int) -> None:
+        """Own the request: the bytes that it came in are the connection's, and are used again."""
+        self._frame = memoryview(bytearray(self._frame))
+        self._request = decode_request(self._frame, position, version)
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._append_all = None
+        self._frame = memoryview(b"")
+        if isinstance(self.outcome, Parked):
+            self.outcome.abandon()
+
+
+def submit(
+    broker: "Broker", request: ProduceRequest, version: int, append: Callable[[Results], None]
 ) -> None:
-    """Call `permitted`, perhaps at once, with the partitions whose batches must not be written, and why."""
+    """Have `append` called, perhaps at once, with the partitions whose batches must not be written."""
     assert request.transactional_id is not None
-    client_version = 2 if version >= TRANSACTIONS_V2_SINCE_VERSION else 0
-    refused: dict[TopicPartition, ErrorCode] = {}
-    unverified: dict[TopicPartition, None] = {}
     producers: set[tuple[int, int]] = set()
-    verification = broker.transactions.verification
+    sequences: dict[TopicPartition, int] = {}
     for topic, partitions in request.topics:
         for index, records in partitions:
             partition, _ = broker.find_partition(topic, index)
@@ -60,32 +104,22 @@ def permit(
                 continue
             header = read_header(records)
             producers.add((header.producer_id, header.producer_epoch))
-            place = TopicPartition(partition.topic, index)
-            known = partition.log.producers
-            if known.has_open_transaction(
-                header.producer_id, header.producer_epoch
-            ) and not verification.is_asking(place, header.producer_id):
-                continue
-            if client_version >= 2 and header.base_sequence != 0 and not known.knows(header.producer_id):
-                # Every transaction of theirs starts a new epoch at sequence 0: something before it is lost.
-                refused[place] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            else:
-                unverified[place] = None
-    if len(producers) > 1:
-        permitted(dict.fromkeys([*unverified, *refused], ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-        return
-    if not unverified:
-        permitted(refused)
+            sequences.setdefault(TopicPartition(partition.topic, index), header.base_sequence)
+    if len(producers) != 1:
+        append(dict.fromkeys(sequences, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         return
 
-    def answer(results: Results) -> None:
-        errors = {place: _shown(error, version) for place, error in results.items() if error}
-        permitted({**errors, **refused})
+    def append_shown(refused: Results) -> None:
+        append({place: _shown(error, version) for place, error in refused.items()} if refused else refused)
 
     ((producer_id, producer_epoch),) = producers
-    verification.verify_or_add(
-        Asked(request.transactional_id, producer_id, producer_epoch, frozenset(unverified), client_version),
-        answer,
+    broker.transactions.writes.submit(
+        Write(
+            ProducerKey(request.transactional_id, producer_id, producer_epoch),
+            sequences,
+            2 if version >= TRANSACTIONS_V2_SINCE_VERSION else 0,
+            append_shown,
+        )
     )
 
 

@@ -496,6 +496,15 @@ _TRANSACTIONS = (
         "How often unused transactional ids are looked for.", minimum=1,
     ),
     _broker(
+        "add.partitions.to.txn.retry.backoff.ms", _INT, 20, _HIGH,
+        "How long a leader waits before it asks a busy transaction coordinator again (transactions v2).",
+        minimum=1,
+    ),
+    _broker(
+        "add.partitions.to.txn.retry.backoff.max.ms", _INT, 100, _HIGH,
+        "For how long a leader does so before the producer is told; at most `request.timeout.ms`.", minimum=0,
+    ),
+    _broker(
         "transaction.partition.verification.enable", _BOOLEAN, True, _LOW,
         "Whether a partition checks that it belongs to the transaction before it takes a record.",
         update_mode=_CLUSTER,

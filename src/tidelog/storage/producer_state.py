@@ -316,8 +316,10 @@ class ProducerState:
             and producer_epoch in (None, producer.epoch)
         )
 
-    def knows(self, producer_id: int) -> bool:
-        return producer_id in self._producers
+    def epoch_of(self, producer_id: int) -> int | None:
+        """The newest epoch of a producer; None if it is not known."""
+        producer = self._producers.get(producer_id)
+        return None if producer is None else producer.epoch
 
     def last_records(self) -> dict[int, LastRecord]:
         """What compaction must keep of each active producer (a copy, for another thread)."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from in_memory_cluster import Answer, InMemoryCluster
+from in_memory_cluster import Answer, Connection, InMemoryCluster
 
 from tidelog.client.requests import (
     decode_response,
@@ -91,32 +91,49 @@ class Client:
     def send_batch(
         self, producer: tuple[int, int], topic: str, index: int, *, version: int = 9, sequence: int = 0
     ) -> Answer:
-        records = [Record(0, self.cluster.clock.time_ms, None, b"value", ())]
-        batch = bytes(
-            build_batch(
-                records,
-                producer_id=producer[0],
-                producer_epoch=producer[1],
-                base_sequence=sequence,
-                transactional=True,
-            )
-        )
-        leader = self.cluster.leader(topic, index)
-        assert leader is not None
+        return self.send_batches(producer, {index: sequence}, topic=topic, version=version)
+
+    def send_batches(
+        self,
+        producer: tuple[int, int],
+        sequences: dict[int, int],
+        *,
+        topic: str = "t",
+        version: int = 12,
+        over: Connection | None = None,
+    ) -> Answer:
+        """One request with a batch of one record for each partition, all led by the same broker."""
         head = frame_prefix(0, version, 1, b"test", 0)[4:]
-        body = (
-            compact_string(TX)
-            + (-1).to_bytes(2, "big", signed=True)
-            + (30_000).to_bytes(4, "big")
-            + b"\x02"
-            + compact_string(topic)
-            + b"\x02"
-            + index.to_bytes(4, "big")
-            + unsigned_varint(len(batch) + 1)
-            + batch
-            + b"\x00\x00\x00"
+        body = compact_string(TX) + (-1).to_bytes(2, "big", signed=True) + (30_000).to_bytes(4, "big")
+        body += b"\x02" + compact_string(topic) + unsigned_varint(len(sequences) + 1)
+        for index, sequence in sequences.items():
+            batch = bytes(
+                build_batch(
+                    [Record(0, self.cluster.clock.time_ms, None, b"value", ())],
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
+                    base_sequence=sequence,
+                    transactional=True,
+                )
+            )
+            body += index.to_bytes(4, "big") + unsigned_varint(len(batch) + 1) + batch + b"\x00"
+        if over is None:
+            leader = self.cluster.leader(topic, next(iter(sequences)))
+            assert leader is not None
+            over = self.cluster.connect(leader.node_id)
+        return over.send(head + body + b"\x00\x00")
+
+    def end_v2(self, producer: tuple[int, int], *, committed: bool = True) -> tuple[ErrorCode, int, int]:
+        answer = self.ask(
+            self.coordinator(),
+            "EndTxn",
+            5,
+            transactional_id=TX,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=committed,
         )
-        return self.cluster.send(leader.node_id, head + body)
+        return ErrorCode(answer.error_code.value), answer.producer_id, answer.producer_epoch
 
     def end(self, producer: tuple[int, int], *, committed: bool = True) -> ErrorCode:
         answer = self.ask(
@@ -147,7 +164,13 @@ def produced_error(answer: Answer) -> ErrorCode:
 
 @pytest.fixture
 def client() -> Client:
+    return new_client()
+
+
+def new_client(seed: int = 1, latency_ms_max: int = 1) -> Client:
     cluster = InMemoryCluster(
+        seed=seed,
+        latency_ms_max=latency_ms_max,
         offsets_topic_num_partitions="1",
         transaction_state_log_num_partitions="1",
         transaction_state_log_min_isr="2",
@@ -225,17 +248,119 @@ def test_a_leader_adds_its_partition_for_producers_of_transactions_v2(client: Cl
     assert machine.transactions[TX].partitions == {("t", index)}
 
 
-def test_batches_stay_in_order_while_the_coordinator_is_asked(client: Client) -> None:
+@pytest.mark.parametrize("version", [9, 12])
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_in_flight_stay_in_order_while_the_coordinator_is_asked(version: int, seed: int) -> None:
+    """A producer that is new to the partition, with five requests on their way over one connection."""
+    client = new_client(seed=seed, latency_ms_max=3)
     producer = client.init()
     index = elsewhere(client)
-    leader_id = client.cluster.leader("t", index).node_id  # type: ignore[union-attr]
-    answers = [client.send_batch(producer, "t", index, version=12, sequence=n) for n in range(5)]
+    if version < 12:
+        client.add(producer, "t", index)
+    leader = client.cluster.leader("t", index)
+    assert leader is not None
+    over = client.cluster.connect(leader.node_id)
+    answers = [client.send_batches(producer, {index: n}, version=version, over=over) for n in range(5)]
+    client.cluster.run_until(lambda: all(answers))
+    assert [produced_error(answer) for answer in answers] == [ErrorCode.NONE] * 5
+    assert leader.broker.partitions["t", index].log.log_end_offset == 5
+    assert not leader.broker.transactions.verification._guards
+    assert not leader.broker.transactions.writes._queues
+
+
+def test_only_some_partitions_of_a_request_wait_for_the_coordinator(client: Client) -> None:
+    client.cluster.create_topic("wide", 12, 3)
+    producer = client.init()
+    coordinator = client.coordinator()
+    states = client.cluster.living[0].broker.image.topics["wide"].partitions
+    leader_id = next(state.leader for state in states if state.leader != coordinator)
+    one, two, *_ = (index for index, state in enumerate(states) if state.leader == leader_id)
+    over = client.cluster.connect(leader_id)
+    answers = [
+        client.send_batches(producer, sequences, topic="wide", over=over)
+        for sequences in ({one: 0}, {one: 1, two: 0}, {two: 1}, {one: 2}, {two: 2, one: 3})
+    ]
+    client.cluster.run_until(lambda: all(answers))
+    for answer in answers:
+        assert produced_error(answer) is ErrorCode.NONE
+    ends = [
+        client.cluster.broker(leader_id).partitions["wide", each].log.log_end_offset for each in (one, two)
+    ]
+    assert ends == [4, 3]
+
+
+def test_the_next_transaction_waits_in_the_broker_for_the_markers_of_the_last(client: Client) -> None:
+    """Commit, begin, send at once: the producer learns nothing of CONCURRENT_TRANSACTIONS."""
+    producer = client.init()
+    index = elsewhere(client)
+    for _ in range(10):
+        assert client.produce(producer, "t", index, version=12) is ErrorCode.NONE
+        error, *identity = client.end_v2(producer)
+        assert error is ErrorCode.NONE
+        producer = identity[0], identity[1]
+
+
+def test_an_abort_right_after_a_commit_is_not_fenced(client: Client) -> None:
+    index = elsewhere(client)
+    producer = client.init()
+    for number in range(10):
+        sent = client.send_batches(producer, {index: 0})
+        if number % 2 == 0:
+            client.cluster.run_until(lambda sent=sent: sent)  # type: ignore[misc]
+        error = ErrorCode.CONCURRENT_TRANSACTIONS
+        while error is ErrorCode.CONCURRENT_TRANSACTIONS:
+            error, *identity = client.end_v2(producer, committed=number % 2 == 0)
+        assert error is ErrorCode.NONE
+        producer = identity[0], identity[1]
+    client.cluster.run_until(lambda: decided(client), 5_000)
+
+
+def test_a_coordinator_that_stays_busy_is_told_to_the_producer(client: Client) -> None:
+    producer = client.init()
+    index = elsewhere(client)
+    assert client.produce(producer, "t", index, version=12) is ErrorCode.NONE
+    swallow_markers(client, client.coordinator())
+    _, *identity = client.end_v2(producer)
+    began_ms = client.cluster.clock.time_ms
+    answer = client.send_batches((identity[0], identity[1]), {index: 0})
+    client.cluster.run_until(lambda: answer)
+    assert produced_error(answer) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert 100 <= client.cluster.clock.time_ms - began_ms < 150, "add.partitions.to.txn.retry.backoff.max.ms"
+
+
+def test_a_leader_that_changes_while_its_coordinator_is_asked_appends_nothing(client: Client) -> None:
+    producer = client.init()
+    index = elsewhere(client)
+    leader = client.cluster.leader("t", index)
+    assert leader is not None
+    over = client.cluster.connect(leader.node_id)
+    answers = [client.send_batches(producer, {index: n}, over=over) for n in range(3)]
+    client.cluster.run_until(lambda: leader.broker.transactions.verification._guards)
+    partition = leader.broker.partitions["t", index]
+    partition.leader_epoch += 1
     client.cluster.run_until(lambda: all(answers))
     errors = [produced_error(answer) for answer in answers]
-    # Each came over a connection of its own, so one may overtake another; that is the producer's to retry.
-    assert errors[0] is ErrorCode.NONE
-    assert set(errors) <= {ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
-    assert not client.cluster.broker(leader_id).transactions.verification._guards
+    assert errors[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert set(errors[1:]) == {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}, "the producer sends them all again"
+    assert partition.log.log_end_offset == 0
+
+
+def test_what_waits_for_its_coordinator_goes_with_its_connection(client: Client) -> None:
+    producer = client.init()
+    index = elsewhere(client)
+    leader = client.cluster.leader("t", index)
+    assert leader is not None
+    over = client.cluster.connect(leader.node_id)
+    for number in range(3):
+        client.send_batches(producer, {index: number}, over=over)
+    client.cluster.run_until(lambda: leader.broker.transactions.verification._guards)
+    over.close()
+    again = client.cluster.connect(leader.node_id)
+    answers = [client.send_batches(producer, {index: n}, over=again) for n in range(3)]
+    client.cluster.run_until(lambda: all(answers))
+    assert [produced_error(answer) for answer in answers] == [ErrorCode.NONE] * 3
+    assert leader.broker.partitions["t", index].log.log_end_offset == 3
+    assert not leader.broker.transactions.writes._queues
 
 
 def test_a_coordinator_that_cannot_be_reached_makes_producers_retry(client: Client) -> None:

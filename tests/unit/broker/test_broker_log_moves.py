@@ -116,7 +116,7 @@ def test_producers_epochs_and_open_transactions_move_along(node: NodeUnderTest) 
     assert move(node, target(node)) is ErrorCode.NONE
     finish(node)
     assert partition.log.leader_epochs.latest == epochs == 5
-    assert partition.log.producers.knows(7)
+    assert partition.log.producers.epoch_of(7) is not None
     # A retry of the same sequence is known, and the next one follows.
     assert produce(node, b"first", producer_id=7, producer_epoch=0, base_sequence=0) == 0
     assert produce(node, b"second", producer_id=7, producer_epoch=0, base_sequence=1) == 2

@@ -362,7 +362,7 @@ def test_the_next_transaction_may_end_while_markers_of_the_last_are_missing(comm
 
 
 def test_a_producer_may_be_ahead_of_the_state_by_a_producer_id() -> None:
-    """The epochs are used up: the answer to EndTxn names an id that is stored when the markers are written."""
+    """Epochs are used up: EndTxn's answer names an id that is stored when the markers are written."""
     bench = Bench()
     bench.worn(EPOCH_MAX - 1)
     bench.add(500, EPOCH_MAX - 1, version=2)

@@ -25,7 +25,12 @@ from tidelog.broker.dispatch import CloseConnection, ConnectionContext
 from tidelog.broker.parking import Parked, Waiter, Watched
 from tidelog.broker.partition import Appended, Partition
 from tidelog.broker.produce_shapes import NO_TAGS, SHAPE_START, ProduceShape, records_of, remember
-from tidelog.broker.transactional_produce import has_transactional_records, is_transactional, permit
+from tidelog.broker.transactional_produce import (
+    TransactionalProduce,
+    has_transactional_records,
+    is_transactional,
+    submit,
+)
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import INTERNAL_TOPICS, TopicPartition
@@ -181,33 +186,19 @@ def _handle_transactional(
         if request.acks == ACKS_NONE:
             raise CloseConnection(f"acks=0 batches failed with {code.name}")
         return encode_response(_refuse_all(request, code), version, correlation_id)
-    at_once: list[Results] = []
-    later: list[Callable[[Results], None]] = []
 
-    def permitted(refused: Results) -> None:
-        if later:
-            later[0](refused)
-        else:
-            at_once.append(refused)
+    def append_all(frame: memoryview, request: ProduceRequest, refused: Results) -> bytes | Parked | None:
+        return _append_all(broker, context, version, correlation_id, frame, request, refused)
 
-    permit(broker, _authorized(broker, context, request), version, permitted)
-    if at_once:
-        return _append_all(broker, context, version, correlation_id, frame, request, at_once[0])
+    produce = TransactionalProduce(append_all, frame, request)
+    submit(broker, _authorized(broker, context, request), version, produce.append)
+    if not produce.waits:
+        return produce.outcome
     if request.acks == ACKS_NONE:
+        produce.abandon()
         raise CloseConnection("a transactional batch with acks=0 cannot wait for its coordinator")
-    parked = Parked()
-    own_frame = memoryview(bytearray(frame))
-    own_request = decode_request(own_frame, position, version)
-
-    def go_on(refused: Results) -> None:
-        answer = _append_all(broker, context, version, correlation_id, own_frame, own_request, refused)
-        if isinstance(answer, Parked):
-            answer.deliver_to(parked.answer)
-        else:
-            parked.answer(answer)
-
-    later.append(go_on)
-    return parked
+    produce.keep(position, version)
+    return produce
 
 
 def _may_transact(broker: "Broker", context: ConnectionContext, transactional_id: str | None) -> bool:
