@@ -72,6 +72,7 @@ class InProcessBroker:
             endpoints={"PLAINTEXT": Endpoint("127.0.0.1", 9092)},
             store=store,
         )
+        self.broker.jobs.raise_unexpected = True
         self.broker.open()
         faults: list[Any] = []
         self.broker.register(faults.append)

@@ -7,15 +7,21 @@ retention are told so.
 """
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from crash_checks import EARLIEST, check_indexes, read_partition
 from kafka_wire import WireClient, batch_of
+
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
 
 SETTINGS = {
     "log.cleaner.backoff.ms": "50",
@@ -192,6 +198,60 @@ def wait_until_tombstones_are_gone(broker: BrokerProcess, writer: TableWriter) -
             return
         assert time.monotonic() < deadline, f"{len(markers)} delete markers are still there"
         time.sleep(0.4)
+
+
+def write_table(client: WireClient, topic: str, count: int) -> bytes:
+    """Many values of one key, in many segments; the last of them."""
+    value = b""
+    for number in range(count):
+        value = b"%d-" % number + bytes(500)
+        batch = build_batch([Record(0, time.time_ns() // 1_000_000, b"key", value)])
+        assert client.produce(topic, 0, batch).error == 0
+    return value
+
+
+def wait_for_compaction(client: WireClient, topic: str, count_max: int, value: bytes) -> None:
+    deadline = time.monotonic() + 20
+    while len(records := list(read_partition(client, topic, 0, 0))) > count_max:
+        assert time.monotonic() < deadline, f"{topic} was not compacted"
+        time.sleep(0.1)
+    assert records[-1].value == value
+
+
+SMALL_TABLE = {"segment_bytes": "20000", "min_cleanable_dirty_ratio": "0.01"}
+
+
+def test_a_broker_with_more_than_1024_descriptors_compacts(broker: BrokerProcess) -> None:
+    """select() cannot wait for descriptors of 1024 and more; a broker with as many partitions has them."""
+    with WireClient(broker.bootstrap) as client:
+        client.create_topic("many", 1_050)
+        assert len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) > 1_024
+        client.create_topic("small", cleanup_policy="compact", **SMALL_TABLE)
+        wait_for_compaction(client, "small", 200, write_table(client, "small", 400))
+
+
+def test_a_damaged_log_is_told_of_and_keeps_no_other_from_compaction(broker: BrokerProcess) -> None:
+    with WireClient(broker.bootstrap) as client:
+        client.create_topic("damaged", **SMALL_TABLE)
+        write_table(client, "damaged", 100)
+        with (broker.log_dirs[0] / "damaged-0" / f"{0:020}.log").open("r+b") as segment:
+            segment.seek(8)
+            segment.write(b"\xff\xff\xff\xff")
+        tidelog(broker, "config", "set", "topic", "damaged", "cleanup.policy=compact")
+        told = ""
+        deadline = time.monotonic() + 20
+        while "cannot compact" not in told:
+            assert time.monotonic() < deadline, told
+            told = tidelog(broker, "doctor", "--watch", "0")
+        assert "cannot compact 1 log, and what is superseded stays: damaged-0" in told
+        client.create_topic("whole", cleanup_policy="compact", **SMALL_TABLE)
+        wait_for_compaction(client, "whole", 60, write_table(client, "whole", 100))
+        assert "cannot compact 1 log" in tidelog(broker, "doctor", "--watch", "0")
+
+
+def tidelog(broker: BrokerProcess, *words: str) -> str:
+    command = [sys.executable, "-m", "tidelog.cli", *words, "--bootstrap", broker.bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
 
 
 def test_retention_by_size_under_load(broker: BrokerProcess) -> None:

@@ -311,6 +311,7 @@ class Machine:
             open_store=self._open_store,
             peers=self,
         )
+        self.broker.jobs.raise_unexpected = True
         self.broker.open()
         self.dispatcher = Dispatcher(self.broker)
         self.broker.register(self.registered.append)

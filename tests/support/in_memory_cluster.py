@@ -157,6 +157,7 @@ class Node:
             open_store=self._open_store,
             peers=self,
         )
+        self.broker.jobs.raise_unexpected = True
         self.broker.open()
         self.dispatcher = Dispatcher(self.broker)
         #: what this life of the broker knows of the clients that produce

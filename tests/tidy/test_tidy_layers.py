@@ -108,11 +108,11 @@ def test_nothing_is_left_unfinished(path: Path) -> None:
 
 
 def test_every_api_has_a_handler() -> None:
-    from tidelog.broker.dispatch import CONTROLLER_COMMAND
+    from tidelog.broker.dispatch import CONTROLLER_COMMAND, JOBS
     from tidelog.protocol.apis import API_VERSIONS, APIS
 
     handlers = {path.stem for path in (SOURCE / "broker" / "handlers").glob("*.py")} - {"__init__"}
-    apis = [*APIS.values(), CONTROLLER_COMMAND]
+    apis = [*APIS.values(), CONTROLLER_COMMAND, JOBS]
     assert handlers == {api.module for api in apis if api.key != API_VERSIONS}
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.broker.background import Background
+from tidelog.broker.background_jobs import BackgroundJobs
 from tidelog.broker.dispatch import Request
 from tidelog.broker.features import TRANSACTION_VERSION, TRANSACTION_VERSION_FEATURE
 from tidelog.broker.fetch_sessions import FetchSessions
@@ -102,6 +103,7 @@ class Broker:
         self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
         self.metrics = Metrics(clock, settings.node_id)
         self.timers = Timers(clock)
+        self.jobs = BackgroundJobs(self.timers, self.metrics.events)
         self.peers: Peers = (
             NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
             if peers is None
@@ -264,6 +266,7 @@ class Broker:
 
     def stop_chores(self) -> None:
         """Begin no more work in the background, so that what is under way can be waited for."""
+        self.jobs.stop()
         self.replication.stop()
         self.housekeeping.stop()
 

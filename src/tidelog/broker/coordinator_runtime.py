@@ -205,16 +205,37 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
         if not self._leads(shard):
             return
         taken = 0
-        for entry in islice(shard.entries, LOAD_RECORDS_PER_TURN):
-            taken += 1
-            try:
-                self._apply(shard.machine, entry)
-            except UnreadableRecord as fault:
-                log.warning("%s: record %d left out: %s", shard.partition, entry[0].offset, fault)
+        try:
+            for entry in islice(shard.entries, LOAD_RECORDS_PER_TURN):
+                taken += 1
+                try:
+                    self._apply(shard.machine, entry)
+                except UnreadableRecord as fault:
+                    log.warning("%s: record %d left out: %s", shard.partition, entry[0].offset, fault)
+        except Exception as fault:
+            self._load_again(shard, fault)
+            return
         if taken == LOAD_RECORDS_PER_TURN:
             self._load_later(shard)
         else:
+            self._broker.jobs.ran(self._load_job)
             self._serve(shard)
+
+    @property
+    def _load_job(self) -> str:
+        return f"load of {self.topic}"
+
+    def _load_again(self, shard: Shard[MachineT], fault: Exception) -> None:
+        """The log could not be read to its end: begin anew after a while, with a new machine."""
+        jobs, index = self._broker.jobs, shard.machine.partition
+        jobs.failed(self._load_job, fault, shard.partition)
+
+        def again() -> None:
+            if self._leads(shard):
+                fresh = self._shards[index] = Shard(shard.partition, self._new_machine(shard.partition))
+                self._load_some(fresh)
+
+        self._broker.timers.set_after((self.kind, "load", index), jobs.job(self._load_job).retry_ms, again)
 
     def _serve(self, shard: Shard[MachineT]) -> None:
         """Everything is read: serve it as soon as none of it can be lost any more."""
@@ -262,15 +283,20 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
 
     # ------------------------------------------------------------ ticks
 
-    def _schedule(self, key: str, tick: Callable[[], None], interval_setting: str) -> None:
-        interval_ms = self._broker.settings.get_int(interval_setting)
-        self._broker.timers.set(key, self._broker.clock.now_ms() + interval_ms, tick)
+    def _schedule(self, name: str, tick: Callable[[], None], interval_setting: str) -> None:
+        self._broker.jobs.every(name, lambda: self._broker.settings.get_int(interval_setting), tick)
 
     def _tick(self, command: CommandT) -> None:
-        """Hand a command to every machine that is loaded."""
+        """Hand a command to every machine that is loaded; one that fails does not keep it from the others."""
+        fault: Exception | None = None
         for shard in list(self._shards.values()):
             if not shard.loading:
-                self._handle(shard, command)
+                try:
+                    self._handle(shard, command)
+                except Exception as error:
+                    fault = error
+        if fault is not None:
+            raise fault
 
     # ------------------------------------------------------------ asking, called by handlers
 

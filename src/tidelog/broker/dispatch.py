@@ -22,7 +22,16 @@ from tidelog.broker.submitting import CONTROLLER_COMMAND_KEY
 from tidelog.model.credentials import ANONYMOUS
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import api_versions, messages
-from tidelog.protocol.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api, Family
+from tidelog.protocol.apis import (
+    API_VERSIONS,
+    APIS,
+    DESCRIBE_BACKGROUND_JOBS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    Api,
+    Family,
+)
 from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_id, response_frame
 from tidelog.protocol.primitives import MalformedRequest
 
@@ -35,6 +44,7 @@ log = logging.getLogger(__name__)
 
 #: spoken among brokers only; outside the table, so it is neither advertised nor decoded by a schema
 CONTROLLER_COMMAND = Api(CONTROLLER_COMMAND_KEY, "ControllerCommand", 0, 0, None, Family.METADATA)
+JOBS = Api(DESCRIBE_BACKGROUND_JOBS, "DescribeBackgroundJobs", 0, 0, None, Family.METADATA)
 METADATA_CACHE_ENTRIES_MAX = 256
 METADATA_CACHE_REQUEST_BYTES_MAX = 4096
 
@@ -281,7 +291,12 @@ class Dispatcher:
         client_id_length: int,
         frame: memoryview,
     ) -> Any:
-        """What brokers ask each other outside the public protocol."""
+        """What brokers ask each other, and our own tools ask them, outside Kafka's protocol."""
+        if key == JOBS.key and JOBS.serves(version):
+            from tidelog.broker.handlers import describe_background_jobs
+
+            body = describe_background_jobs.handle(self._broker, context)
+            return response_frame(JOBS, version, correlation_id, body)
         if key != CONTROLLER_COMMAND.key or not CONTROLLER_COMMAND.serves(version):
             raise CloseConnection(f"unknown API key {key}")
         from tidelog.broker.handlers import controller_command

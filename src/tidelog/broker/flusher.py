@@ -84,16 +84,21 @@ class Flusher:
         if result is None:
             partition.log.flushed(plan)
             self._on_flushed(partition)
-        elif isinstance(result, OSError):
-            self._metrics.flush_failures += 1
-            if isinstance(result, SyncFailed):
-                log.error("%s takes no more records until a restart: %s", partition, result)
-                partition.flush_fault = result
-            else:
-                log.error("flushing %s failed: %s", partition, result)
-            self._on_failed(partition, result)
         else:
-            raise result
+            self._failed(partition, result)
         if partition in self._again:
             self._again.discard(partition)
             self.request(partition)
+
+    def _failed(self, partition: Partition, fault: BaseException) -> None:
+        self._metrics.flush_failures += 1
+        if isinstance(fault, SyncFailed):
+            log.error("%s takes no more records until a restart: %s", partition, fault)
+            partition.flush_fault = fault
+        elif isinstance(fault, OSError):
+            log.error("flushing %s failed: %s", partition, fault)
+        else:
+            # A bug of ours; whoever waits for the flush must hear of it all the same.
+            log.error("flushing %s failed", partition, exc_info=fault)
+            fault = OSError(f"the flush failed: {fault!r}")
+        self._on_failed(partition, fault)

@@ -92,12 +92,11 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
         self._schedule(_EXPIRY_TICK, self.expire_offsets, _EXPIRY_INTERVAL)
 
     def _stop_ticks(self) -> None:
-        self._broker.timers.cancel(_EXPIRY_TICK)
+        self._broker.jobs.cancel(_EXPIRY_TICK)
 
     def expire_offsets(self) -> None:
-        """The housekeeping tick; it sets itself again every `offsets.retention.check.interval.ms`."""
+        """The housekeeping tick, every `offsets.retention.check.interval.ms`."""
         self._tick(ExpireOffsets())
-        self._start_ticks()
 
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone: forget the offsets that groups committed for it."""

@@ -1,16 +1,16 @@
 """What a broker does without being asked: retention, compaction, flushing by age, checkpoints, tidying up.
 
-Each chore is a timer that sets itself again. What blocks runs in worker threads; what changes a log runs on
-the loop.
+Each chore is a job that is done again and again (`background_jobs`); one log that fails keeps none of the
+others waiting. What blocks runs in worker threads; what changes a log runs on the loop.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.broker.compaction import Compaction
+from tidelog.broker.compaction import Compaction, Uncleanable
 from tidelog.broker.partition import Partition
 from tidelog.model.events import SEGMENT_ROLLED
 from tidelog.model.identifiers import TopicPartition
@@ -26,6 +26,11 @@ TICK_MS = 1_000
 INDEXES_PER_TICK = 100
 #: new logs whose names are made durable in one tick; a log that rolls before its turn does it by itself
 NAMES_PER_TICK = 50
+TICK_JOB = "flush by age"
+RETENTION_JOB = "retention"
+CHECKPOINT_JOB = "checkpoint"
+EXPIRY_JOB = "producer id expiry"
+REMOVAL_JOB = "removal of deleted files"
 
 
 class Housekeeping:
@@ -42,18 +47,25 @@ class Housekeeping:
         self._removals: dict[int, Callable[[], None]] = {}
         self._removal_count = 0
 
+    @property
+    def uncleanable(self) -> Mapping[Partition, Uncleanable]:
+        """The logs that cannot be compacted for now."""
+        return self._compaction.uncleanable
+
     def start(self) -> None:
         """Begin all chores."""
         settings = self._broker.settings
-        self._every("tick", lambda: TICK_MS, self._tick)
-        self._every("retention", lambda: settings.get_int("log.retention.check.interval.ms"), self.retain)
-        self._every(
-            "checkpoint",
+        jobs = self._broker.jobs
+        jobs.every(TICK_JOB, lambda: TICK_MS, self._tick)
+        jobs.every(RETENTION_JOB, lambda: settings.get_int("log.retention.check.interval.ms"), self.retain)
+        jobs.every(
+            CHECKPOINT_JOB,
             lambda: settings.get_int("log.flush.offset.checkpoint.interval.ms"),
             self._flush_closed_and_checkpoint,
+            tells_later=True,
         )
-        self._every(
-            "producers",
+        jobs.every(
+            EXPIRY_JOB,
             lambda: settings.get_int("producer.id.expiration.check.interval.ms"),
             self._expire_producers,
         )
@@ -67,22 +79,10 @@ class Housekeeping:
         self._compaction.stop()
         removals, self._removals = self._removals, {}
         for remove in removals.values():
-            remove()
-
-    def _every(self, name: str, interval_ms: Callable[[], int], chore: Callable[[], None]) -> None:
-        """Run a chore again and again."""
-
-        def run() -> None:
-            if not self._stopped:
-                try:
-                    chore()
-                finally:
-                    arm()
-
-        def arm() -> None:
-            self._broker.timers.set(("housekeeping", name), self._broker.clock.now_ms() + interval_ms(), run)
-
-        arm()
+            try:
+                remove()
+            except OSError as fault:
+                log.warning("deleted files are left for the next start to remove: %s", fault)
 
     def _tick(self) -> None:
         """Once a second: write index entries, flush what is old enough, and the names of new logs."""
@@ -91,27 +91,30 @@ class Housekeeping:
         now_ms = self._broker.clock.now_ms()
         names_left = NAMES_PER_TICK
         seen_bytes = self._seen_bytes
-        for partition in self._broker.replicas():
-            config = partition.config
-            if partition.flushes and (
-                partition.unflushed_messages >= config.flush_messages
-                or now_ms - partition.unflushed_since_ms >= config.flush_ms
-            ):
-                # By number only for the broker's own records; those of clients are flushed as they come.
-                self._broker.flusher.request(partition)
-            elif names_left and not partition.log.has_durable_name:
-                self._broker.flusher.request_closed(partition)
-                names_left -= 1
-            if seen_bytes.get(partition, 0) != partition.appended_bytes:
-                seen_bytes[partition] = partition.appended_bytes
-                self._look_for_rolls(partition)
-                self._unwritten_indexes[partition] = None
+        for partition in list(self._broker.replicas()):
+            try:
+                config = partition.config
+                if partition.flushes and (
+                    partition.unflushed_messages >= config.flush_messages
+                    or now_ms - partition.unflushed_since_ms >= config.flush_ms
+                ):
+                    # By number only for the broker's own records; those of clients are flushed as they come.
+                    self._broker.flusher.request(partition)
+                elif names_left and not partition.log.has_durable_name:
+                    self._broker.flusher.request_closed(partition)
+                    names_left -= 1
+                if seen_bytes.get(partition, 0) != partition.appended_bytes:
+                    seen_bytes[partition] = partition.appended_bytes
+                    self._look_for_rolls(partition)
+                    self._unwritten_indexes[partition] = None
+            except Exception as fault:
+                self._broker.jobs.failed(TICK_JOB, fault, partition)
         for partition in list(islice(self._unwritten_indexes, INDEXES_PER_TICK)):
             del self._unwritten_indexes[partition]
             try:
                 partition.log.write_indexes()
-            except OSError as fault:
-                log.warning("the indexes of %s could not be written: %s", partition, fault)
+            except Exception as fault:
+                self._broker.jobs.failed(TICK_JOB, fault, partition)
 
     def _look_for_rolls(self, partition: Partition) -> None:
         """Tell of segments that were begun since the last look; an append itself does not stop for that."""
@@ -132,15 +135,15 @@ class Housekeeping:
         """Delete the segments that retention lets go."""
         now_ms = self._broker.clock.now_ms()
         for partition in list(self._broker.replicas()):
-            plan = partition.log.retention_plan(now_ms, partition.high_watermark)
-            if not plan:
-                continue
-            for line in plan.explain():
-                log.info("%s: deleting segment %s", partition, line)
             try:
+                plan = partition.log.retention_plan(now_ms, partition.high_watermark)
+                if not plan:
+                    continue
+                for line in plan.explain():
+                    log.info("%s: deleting segment %s", partition, line)
                 dropped = partition.log.delete_segments(plan, now_ms)
-            except OSError as fault:
-                log.warning("retention of %s failed: %s", partition, fault)
+            except Exception as fault:
+                self._broker.jobs.failed(RETENTION_JOB, fault, partition)
                 continue
             self.remove_later(dropped, partition.config.file_delete_delay_ms)
 
@@ -149,14 +152,16 @@ class Housekeeping:
         if not files:
             return
         if isinstance(files, DroppedSegments):
+            dropped = files
 
             def renamed(result: list[str] | BaseException) -> None:
                 if isinstance(result, BaseException):
-                    _report_removal(result)
+                    self._broker.jobs.failed(REMOVAL_JOB, result)
+                    self._after(self._removal_retry_ms, lambda: self.remove_later(dropped, delay_ms))
                 elif not self._stopped:
                     self.remove_later(result, delay_ms)
 
-            self._broker.background.run(files.run, renamed)
+            self._broker.background.run(dropped.run, renamed)
         else:
             paths = files
             self._later(delay_ms, lambda: remove_deleted_files(self._broker.disk, paths))
@@ -189,19 +194,41 @@ class Housekeeping:
 
     def _remove_folder(self, folder: str) -> None:
         directories = self._broker.log_directories
-        self._broker.background.run(lambda: directories.remove_folder(folder), _report_removal)
+        self._remove(lambda: directories.remove_folder(folder))
 
     def _later(self, delay_ms: int, remove: Callable[[], None]) -> None:
         """Remove something in a worker thread after a delay, or when the broker stops."""
         number = self._removal_count = self._removal_count + 1
-        key = ("housekeeping", "removal", number)
         self._removals[number] = remove
 
         def due() -> None:
             if self._removals.pop(number, None) is not None:
-                self._broker.background.run(remove, _report_removal)
+                self._remove(remove)
 
-        self._broker.timers.set(key, self._broker.clock.now_ms() + delay_ms, due)
+        self._after(delay_ms, due, number)
+
+    def _remove(self, remove: Callable[[], None]) -> None:
+        """Remove something in a worker thread, and try again for as long as that fails."""
+
+        def removed(result: BaseException | None) -> None:
+            if not isinstance(result, BaseException):
+                self._broker.jobs.ran(REMOVAL_JOB)
+                return
+            self._broker.jobs.failed(REMOVAL_JOB, result)
+            # What is still there when the broker stops has a name that the next start removes.
+            self._after(self._removal_retry_ms, lambda: self._remove(remove))
+
+        self._broker.background.run(remove, removed)
+
+    @property
+    def _removal_retry_ms(self) -> int:
+        return self._broker.jobs.job(REMOVAL_JOB).retry_ms
+
+    def _after(self, delay_ms: int, call: Callable[[], None], number: int | None = None) -> None:
+        if number is None:
+            number = self._removal_count = self._removal_count + 1
+        if not self._stopped:
+            self._broker.timers.set_after(("housekeeping", "removal", number), delay_ms, call)
 
     # -- checkpoints and producers
 
@@ -211,7 +238,7 @@ class Housekeeping:
         Not right when they roll: the system writes them out by itself within half a minute, and a flush
         that comes after that costs nearly nothing.
         """
-        for partition in self._broker.replicas():
+        for partition in list(self._broker.replicas()):
             if partition.log.active.base_offset > partition.log.recovery_checkpoint:
                 self._broker.flusher.request_closed(partition)
         self.checkpoint()
@@ -229,17 +256,14 @@ class Housekeeping:
     def _checkpointed(self, result: BaseException | None) -> None:
         self._checkpointing = False
         if isinstance(result, BaseException):
-            log.warning("the checkpoints could not be written: %s", result)
+            self._broker.jobs.failed(CHECKPOINT_JOB, result)
+        else:
+            self._broker.jobs.ran(CHECKPOINT_JOB)
         if self._checkpoint_again:
             self._checkpoint_again = False
             self.checkpoint()
 
     def _expire_producers(self) -> None:
         now_ms = self._broker.clock.now_ms()
-        for partition in self._broker.replicas():
+        for partition in list(self._broker.replicas()):
             partition.log.producers.expire(now_ms)
-
-
-def _report_removal(result: BaseException | None) -> None:
-    if isinstance(result, BaseException):
-        log.warning("deleted files could not be removed: %s", result)

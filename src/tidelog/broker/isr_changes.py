@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 CHANGES_PER_MESSAGE = 1_000
 RETRY_MS = 200
+CHECK_JOB = "ISR check"
 #: the controller has certainly not made the change: another may be proposed
 NOT_MADE = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 #: our idea of the partition is out of date: a newer image is on its way, and settles what is pending
@@ -48,34 +49,39 @@ class IsrChanges:
 
     def start(self) -> None:
         """Look after the ISRs from now on."""
-        self._arm()
+        self._broker.jobs.every(
+            CHECK_JOB,
+            lambda: max(1, self._broker.settings.get_int("replica.lag.time.max.ms") // 2),
+            self._check,
+        )
 
     def stop(self) -> None:
         self._stopped = True
 
-    def _arm(self) -> None:
-        interval_ms = max(1, self._broker.settings.get_int("replica.lag.time.max.ms") // 2)
-        self._broker.timers.set("isr check", self._broker.clock.now_ms() + interval_ms, self._check)
-
     def _check(self) -> None:
         if self._stopped:
             return
-        self._arm()
+        now_ms = self._broker.clock.now_ms()
+        for partition in list(self._broker.partitions.values()):
+            try:
+                self._check_one(partition, now_ms)
+            except Exception as fault:
+                self._broker.jobs.failed(CHECK_JOB, fault, partition)
+
+    def _check_one(self, partition: "Partition", now_ms: int) -> None:
         broker = self._broker
-        now_ms = broker.clock.now_ms()
-        for partition in broker.partitions.values():
-            replicas = partition.replicas
-            if replicas is None:
-                continue
-            fallen = replicas.fallen_behind(partition.log.log_end_offset, now_ms)
-            if fallen:
-                log.info("%s: %s fell behind", partition, sorted(fallen))
-                self._propose(partition, replicas.isr - fallen)
-            self.consider_all(partition)
-            # Somebody outside the ISR who was waited for may have been given up by now.
-            moved = partition.advance_high_watermark(now_ms)
-            if (moved or partition.commits) and partition.awaited and not partition.progressing:
-                broker.note_progress(partition)
+        replicas = partition.replicas
+        if replicas is None:
+            return
+        fallen = replicas.fallen_behind(partition.log.log_end_offset, now_ms)
+        if fallen:
+            log.info("%s: %s fell behind", partition, sorted(fallen))
+            self._propose(partition, replicas.isr - fallen)
+        self.consider_all(partition)
+        # Somebody outside the ISR who was waited for may have been given up by now.
+        moved = partition.advance_high_watermark(now_ms)
+        if (moved or partition.commits) and partition.awaited and not partition.progressing:
+            broker.note_progress(partition)
 
     def consider(self, partition: "Partition", follower_id: int) -> None:
         """A follower has fetched: have it join if it has caught up."""

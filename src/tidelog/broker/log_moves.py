@@ -125,7 +125,11 @@ class LogMoves:
             else:
                 self._take_over(place, move)
         except OSError as fault:
-            log.error("the move of %s to %s failed: %s", move.partition, move.directory.path, fault)
+            self._fail(place, move, fault)
+
+    def _fail(self, place: TopicPartition, move: _Move, fault: BaseException) -> None:
+        log.error("the move of %s to %s failed: %r", move.partition, move.directory.path, fault)
+        if self._moves.get(place) is move:
             self._abandon(place, move)
 
     def _flush(self, place: TopicPartition, move: _Move) -> None:
@@ -137,10 +141,8 @@ class LogMoves:
             return
 
         def flushed(fault: BaseException | None) -> None:
-            if isinstance(fault, OSError):
-                log.error("the copy of %s could not be flushed: %s", move.partition, fault)
-                if self._moves.get(place) is move:
-                    self._abandon(place, move)
+            if isinstance(fault, BaseException):
+                self._fail(place, move, fault)
                 return
             copy.flushed(plan)
             self._step_later(place, move, 0)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HIGH_WATERMARK_JOB = "high watermark checkpoint"
+
 
 class Replication:
     """The replicas of one broker."""
@@ -80,7 +82,12 @@ class Replication:
             return
         self._active = True
         self.isr_changes.start()
-        self._arm_checkpoint()
+        self._broker.jobs.every(
+            HIGH_WATERMARK_JOB,
+            lambda: self._broker.settings.get_int("replica.high.watermark.checkpoint.interval.ms"),
+            self._note_high_watermarks,
+            tells_later=True,
+        )
         for topic in self._broker.image.topics.values():
             self.place_topic(topic)
         if self._broker.progressed:
@@ -355,23 +362,16 @@ class Replication:
                 partition.log.truncate_to(partition.log.boundary_at(offset))
                 partition.high_watermark = min(partition.high_watermark, partition.log.log_end_offset)
 
-    def _arm_checkpoint(self) -> None:
-        broker = self._broker
-        interval_ms = broker.settings.get_int("replica.high.watermark.checkpoint.interval.ms")
-        broker.timers.set("high watermarks", broker.clock.now_ms() + interval_ms, self._note_high_watermarks)
-
     def _note_high_watermarks(self) -> None:
         """Write the high watermarks of replicated partitions down, if one of them moved."""
-        if self._stopped:
-            return
-        self._arm_checkpoint()
-        if self._noting:
+        if self._stopped or self._noting:
             return
         found = {
             TopicPartition(partition.topic, partition.index): partition.high_watermark
             for partition in self._replicated()
         }
         if found == self._noted_high_watermarks:
+            self._broker.jobs.ran(HIGH_WATERMARK_JOB)
             return
         plan = self._broker.log_directories.high_watermark_plan(found)
         self._noting = True
@@ -380,9 +380,10 @@ class Replication:
     def _noted(self, found: dict[TopicPartition, int], fault: BaseException | None) -> None:
         self._noting = False
         if isinstance(fault, BaseException):
-            log.warning("the high watermarks could not be written: %s", fault)
+            self._broker.jobs.failed(HIGH_WATERMARK_JOB, fault)
         else:
             self._noted_high_watermarks = found
+            self._broker.jobs.ran(HIGH_WATERMARK_JOB)
 
     def _replicated(self) -> Iterable[Partition]:
         for partition in self._broker.partitions.values():

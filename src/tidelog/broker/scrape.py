@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidelog import __version__
+from tidelog.broker.compaction import JOB as COMPACTION_JOB
 from tidelog.broker.exposition import family, histograms, single
 from tidelog.broker.group_lag import GroupLags
 from tidelog.broker.topic_traffic import TopicCounts
@@ -25,7 +26,7 @@ from tidelog.model.events import (
     LEADER_ELECTED_UNCLEANLY,
     SESSION_LOST,
 )
-from tidelog.model.identifiers import NO_LEADER
+from tidelog.model.identifiers import NO_LEADER, TopicPartition
 from tidelog.protocol.apis import APIS
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Scrape:
         yield from self._replicas()
         yield self._cluster()
         yield self._disk()
+        yield self._background()
         yield from self._lags.run()
         yield from self._transactions()
         yield self._limits()
@@ -193,6 +195,36 @@ class Scrape:
                 single("tidelog_cleaner_records_kept_total", cleaner.records_kept),
                 single("tidelog_cleaner_bytes_read_total", cleaner.bytes_read),
                 single("tidelog_cleaner_bytes_written_total", cleaner.bytes_written),
+            )
+        )
+
+    def _background(self) -> str:
+        broker = self._broker
+        jobs = broker.jobs
+        cleaner = jobs.job(COMPACTION_JOB)
+        counts = {directory.path: [0, 0] for directory in broker.log_directories.directories}
+        for partition in broker.housekeeping.uncleanable:
+            key = TopicPartition(partition.topic, partition.index)
+            found = counts[broker.log_directories.directory_of(key).path]
+            found[0] += 1
+            found[1] += partition.log.size_bytes
+        rows = [((job.name,), job) for job in jobs]
+        return "".join(
+            (
+                family(
+                    "tidelog_cleaner_uncleanable_partitions", [((path,), n[0]) for path, n in counts.items()]
+                ),
+                family("tidelog_cleaner_uncleanable_bytes", [((path,), n[1]) for path, n in counts.items()]),
+                single("tidelog_cleaner_seconds_since_last_run", jobs.seconds_since_last_run(cleaner)),
+                single("tidelog_cleaner_dead_threads", int(cleaner.failing)),
+                family("tidelog_background_runs_total", [(name, job.runs) for name, job in rows]),
+                family("tidelog_background_failures_total", [(name, job.failures) for name, job in rows]),
+                family("tidelog_background_failing", [(name, job.failed_in_a_row) for name, job in rows]),
+                family(
+                    "tidelog_background_seconds_since_last_run",
+                    [(name, jobs.seconds_since_last_run(job)) for name, job in rows],
+                ),
+                single("tidelog_unexpected_errors_total", jobs.unexpected_count),
             )
         )
 

@@ -109,17 +109,15 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
 
     def _stop_ticks(self) -> None:
         for key in (_ABORT_TICK, _EXPIRY_TICK):
-            self._broker.timers.cancel(key)
+            self._broker.jobs.cancel(key)
 
     def abort_timed_out(self) -> None:
         """Abort transactions that took longer than their producers said."""
         self._tick(AbortTimedOut())
-        self._schedule(_ABORT_TICK, self.abort_timed_out, _ABORT_INTERVAL)
 
     def expire_transactional_ids(self) -> None:
         """Forget ids that nobody used for `transactional.id.expiration.ms`."""
         self._tick(ExpireTransactionalIds())
-        self._schedule(_EXPIRY_TICK, self.expire_transactional_ids, _EXPIRY_INTERVAL)
 
     # ------------------------------------------------------------ carrying effects out
 

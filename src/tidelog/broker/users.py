@@ -61,8 +61,12 @@ class BrokerUsers:
     def start(self) -> None:
         """From now on clear expired tokens away, while this broker is the controller."""
         if self.tokens_enabled:
-            interval_ms = self._broker.settings.get_int("delegation.token.expiry.check.interval.ms")
-            self._broker.timers.set_after(self, interval_ms, self._sweep)
+            settings = self._broker.settings
+            self._broker.jobs.every(
+                "token expiry",
+                lambda: settings.get_int("delegation.token.expiry.check.interval.ms"),
+                self._sweep,
+            )
 
     def _sweep(self) -> None:
         now_ms = self._broker.clock.now_ms()
@@ -70,7 +74,6 @@ class BrokerUsers:
         expired = [TokenChange(token.token_id) for token in tokens if token.expired(now_ms)]
         if expired and self._broker.metadata.is_controller:
             self._broker.metadata.submit(ChangeTokens(tuple(expired)), lambda results: None)
-        self.start()
 
     def token_by_hmac(self, shown: bytes) -> DelegationToken | None:
         """The token whose secret this is, expired or not."""

@@ -146,6 +146,38 @@ class SeenLogDir:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenJob:
+    """Something that a broker does again and again by itself; `fault` is what went wrong last."""
+
+    broker: int
+    name: str
+    failed_in_a_row: int
+    seconds_since_last_run: float
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenUncleanable:
+    """A log that a broker cannot compact."""
+
+    broker: int
+    partition: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenJobs:
+    """What the brokers tell of their background jobs; those of another make tell nothing."""
+
+    jobs: tuple[SeenJob, ...] = ()
+    #: some of those that cannot be compacted, and how many there are on each broker
+    uncleanable: tuple[SeenUncleanable, ...] = ()
+    uncleanable_counts: Mapping[int, int] = field(default_factory=dict)
+    #: errors in its own code that a broker was not prepared for
+    unexpected_errors: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Examination:
     """A cluster as it was seen; times are ours, in ms; `watched_seconds` lie between two looks."""
 
@@ -161,6 +193,7 @@ class Examination:
     transactions: tuple[SeenTransaction, ...] = ()
     open_producers: tuple[SeenOpenProducer, ...] = ()
     log_dirs: tuple[SeenLogDir, ...] = ()
+    background: SeenJobs = field(default_factory=SeenJobs)
     #: the clock of the controllers' leader when it answered, and ours before and after
     controller_clock_ms: tuple[int, int, int] | None = None
     encrypted: bool = False

@@ -536,6 +536,52 @@ def disks(seen: Examination) -> list[Finding]:
     return found or [_ok("disks", f"{counted(len(seen.log_dirs), 'log dir')}, online and with room")]
 
 
+def background(seen: Examination) -> list[Finding]:
+    """What brokers do by themselves (compaction, retention, checkpoints) goes well, for every log."""
+    told = seen.background
+    found = []
+    for job in told.jobs:
+        if job.failed_in_a_row:
+            times = counted(job.failed_in_a_row, "time")
+            found.append(
+                _problem(
+                    "background",
+                    f"{job.name} fails on broker {job.broker} ({times} in a row,"
+                    f" for {job.seconds_since_last_run:.0f} s): {job.fault}",
+                    "it is tried again by itself; the log of the broker has the whole story",
+                    f"broker {job.broker}",
+                    job.name,
+                )
+            )
+    for broker, count in told.uncleanable_counts.items():
+        if count:
+            logs = [each for each in told.uncleanable if each.broker == broker]
+            reason = logs[0].reason if logs else ""
+            found.append(
+                _warning(
+                    "background",
+                    f"broker {broker} cannot compact {counted(count, 'log')}, and what is superseded stays:"
+                    f" {some([each.partition for each in logs])} ({reason})",
+                    "where the log is damaged and other replicas are well: move the replica away and back"
+                    " ('tidelog cluster reassign'), so that it is copied again",
+                    *(each.partition for each in logs),
+                )
+            )
+    for broker, count in told.unexpected_errors.items():
+        if count:
+            found.append(
+                _warning(
+                    "background",
+                    f"broker {broker} met {counted(count, 'error')} in its own code that nobody expected",
+                    "its log has the tracebacks; please report them",
+                    f"broker {broker}",
+                )
+            )
+    if not told.jobs:
+        return found
+    return found or [_ok("background", "compaction, retention and the other background jobs go well")]
+
+
 def clocks(seen: Examination) -> list[Finding]:
     """Clocks agree, as far as a client sees them: the controller's, and timestamps of records."""
     found = []
@@ -704,6 +750,7 @@ CHECKS: tuple[Check, ...] = (
     groups,
     transactions,
     disks,
+    background,
     clocks,
     versions,
     certificates,

@@ -29,6 +29,7 @@ from tidelog.cli.diagnosis import (
 from tidelog.cli.diagnosis_checks import SHARED_SETTINGS
 from tidelog.cli.errors import CommandError
 from tidelog.cli.examined_groups import GroupQuestions
+from tidelog.cli.examined_jobs import SETTING_OF_TIDELOG, ask_for_jobs
 from tidelog.cli.examined_transactions import TransactionQuestions
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import ClientFault, known_code
@@ -95,6 +96,8 @@ def examine(
             controller_clock_ms=_controller_clock(brokers),
         )
         seen = _look_twice(seen, brokers, watch_seconds, tell)
+        # Last of all: a broker that does not know the question closes the connection.
+        seen = replace(seen, background=ask_for_jobs(brokers, seen.brokers))
         return replace(seen, unseen=tuple(brokers.unseen))
     finally:
         brokers.close()
@@ -211,7 +214,8 @@ def _with_configs(brokers: BrokerLinks, seen: tuple[SeenBroker, ...]) -> tuple[S
         if broker.id not in brokers.links:
             found.append(broker)
             continue
-        rows = _configs(brokers, broker.id, BROKER_RESOURCE, [str(broker.id)], SHARED_SETTINGS)
+        keys = (*SHARED_SETTINGS, SETTING_OF_TIDELOG)
+        rows = _configs(brokers, broker.id, BROKER_RESOURCE, [str(broker.id)], keys)
         code, configs = rows.get(str(broker.id), (ErrorCode.NONE, {}))
         found.append(replace(broker, configs=configs, itself=code is not ErrorCode.INVALID_REQUEST))
     return tuple(found)

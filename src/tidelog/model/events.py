@@ -20,6 +20,8 @@ BROKER_WENT = "broker went"
 SEGMENT_ROLLED = "segment rolled"
 LOG_COMPACTED = "log compacted"
 COMPACTION_FAILED = "compaction failed"
+BACKGROUND_JOB_FAILED = "background job failed"
+BACKGROUND_JOB_RECOVERED = "background job recovered"
 SESSION_LOST = "session lost"
 
 

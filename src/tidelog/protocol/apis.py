@@ -124,4 +124,7 @@ _ROWS = (
     Api(75, "DescribeTopicPartitions", 0, 0, 0, Family.METADATA),
 )
 
+#: outside Kafka's protocol, never advertised (see `broker/handlers/describe_background_jobs`)
+DESCRIBE_BACKGROUND_JOBS = 10_001
+
 APIS: dict[int, Api] = {row.key: row for row in _ROWS}

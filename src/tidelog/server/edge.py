@@ -144,6 +144,8 @@ class Edge:
 
     def _tick(self) -> None:
         """Once a second: close idle connections, free buffers nobody fills, look at certificates."""
+        # First of all: whatever goes wrong in one tick, there is a next.
+        self._tick_handle = self.loop.call_later(TICK_SECONDS, self._tick)
         self.monotonic_ms = now_ms = self.clock.monotonic_ms()
         self.epoch_ns = time_ns() - perf_counter_ns()
         settings = self.broker.settings
@@ -164,7 +166,6 @@ class Edge:
                 connection.close()
             elif idle_ms > BUFFER_IDLE_MS:
                 connection.release_idle_buffer()
-        self._tick_handle = self.loop.call_later(TICK_SECONDS, self._tick)
 
     def close(self) -> None:
         """Close every connection and stop the clockwork."""

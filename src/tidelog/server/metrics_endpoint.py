@@ -5,6 +5,8 @@
 - `/healthz`: 200 as long as the event loop turns; nothing else is asked. For whoever restarts processes.
 - `/readyz`: 200 when clients should come: the cluster knows this broker and every log is open; else 503.
   The body names each condition.
+  Both name the background jobs that fail; no restart and no other broker helps with those, so they change no
+  status.
 - `/events?after=N`: the newest domain events with a number above N, as JSON.
 
 With `tidelog.metrics.credentials.file` /metrics and /events are for whoever shows one of its passwords (basic
@@ -34,6 +36,7 @@ CONNECTIONS_MAX = 64
 REQUEST_BYTES_MAX = 8 << 10
 IDLE_SECONDS = 30.0
 SLICE_NS = 1_000_000
+SCRAPE_JOB = "metrics scrape"
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/readyz")
@@ -112,7 +115,7 @@ class MetricsEndpoint:
             case "/metrics":
                 self._answer_metrics(then)
             case "/healthz":
-                then(Page(HTTPStatus.OK, TEXT_TYPE, "ok\n"))
+                then(Page(HTTPStatus.OK, TEXT_TYPE, self._health()))
             case "/readyz":
                 then(self._readiness())
             case "/events":
@@ -125,6 +128,19 @@ class MetricsEndpoint:
     def _may_read(self, authorization: str) -> bool:
         return self._credentials is None or self._credentials.accepts(authorization)
 
+    def _failing(self) -> list[str]:
+        """What the broker does by itself and cannot at present; nothing of who or what is in its topics."""
+        broker = self._edge.broker
+        found = [job.name for job in broker.jobs.failing()]
+        housekeeping = getattr(broker, "housekeeping", None)  # it is there once the logs are open
+        if housekeeping is not None and housekeeping.uncleanable:
+            found.append(f"compaction of {len(housekeeping.uncleanable)} partitions")
+        return found
+
+    def _health(self) -> str:
+        failing = self._failing()
+        return f"ok, but failing: {', '.join(failing)}\n" if failing else "ok\n"
+
     def _readiness(self) -> Page:
         broker = self._edge.broker
         conditions = {
@@ -134,7 +150,12 @@ class MetricsEndpoint:
         }
         ready = all(conditions.values())
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-        body = {"ready": ready, "broker": broker.node_id, "conditions": conditions}
+        body = {
+            "ready": ready,
+            "broker": broker.node_id,
+            "conditions": conditions,
+            "failing": self._failing(),
+        }
         return Page(status, JSON_TYPE, json.dumps(body) + "\n")
 
     def _events(self, query: str) -> Page:
@@ -166,16 +187,23 @@ class MetricsEndpoint:
         if not self._waiting:
             return  # the endpoint was closed
         began_ns = perf_counter_ns()
-        for piece in pieces:
-            text.append(piece)
-            if perf_counter_ns() - began_ns > SLICE_NS:
-                spent_ns += perf_counter_ns() - began_ns
-                self._loop.call_soon(self._go_on, pieces, text, spent_ns)
-                return
-        text += (connection_families(self._edge), process_families(self._probe))
-        self._scrape_seconds = (spent_ns + perf_counter_ns() - began_ns) / 1e9
-        text.append(single("tidelog_scrape_seconds", self._scrape_seconds))
-        page = Page(HTTPStatus.OK, CONTENT_TYPE, "".join(text))
+        jobs = self._edge.broker.jobs
+        try:
+            for piece in pieces:
+                text.append(piece)
+                if perf_counter_ns() - began_ns > SLICE_NS:
+                    spent_ns += perf_counter_ns() - began_ns
+                    self._loop.call_soon(self._go_on, pieces, text, spent_ns)
+                    return
+            text += (connection_families(self._edge), process_families(self._probe))
+            self._scrape_seconds = (spent_ns + perf_counter_ns() - began_ns) / 1e9
+            text.append(single("tidelog_scrape_seconds", self._scrape_seconds))
+            page = Page(HTTPStatus.OK, CONTENT_TYPE, "".join(text))
+            jobs.ran(SCRAPE_JOB)
+        except Exception as fault:
+            # Those who wait hear of it, and the next scrape begins anew.
+            jobs.failed(SCRAPE_JOB, fault)
+            page = Page(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT_TYPE, "the log of the broker says why\n")
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then(page)

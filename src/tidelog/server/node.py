@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.model.errors import Refused
@@ -95,6 +95,7 @@ class Node:
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             if peer_security is not None:
                 peer_security.find_settings = lambda: broker.settings
+            _count_unexpected(loop, broker)
             self.broker.open()
             # Registering may have to wait and try again, so the timers run from here on.
             self.edge = edge = Edge(loop, self.broker, clock)
@@ -188,6 +189,16 @@ class Node:
             self._workers.close()
             if self._gatekeepers is not None:
                 self._gatekeepers.close()
+
+
+def _count_unexpected(loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+    """Have errors that nobody was prepared for counted, besides being logged by the loop."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        broker.jobs.unexpected(context.get("exception"))
+
+    loop.set_exception_handler(handle)
 
 
 def _ignore(result: BaseException | None) -> None:

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
@@ -38,8 +39,12 @@ from tidelog.storage.segment import CLEANED, SWAP, Segment
 from tidelog.storage.transaction_index import AbortedTransaction
 
 IDLE_SECONDS_MAX = 60.0
-STOP_CHECK_SECONDS = 0.1
+STOP_CHECK_MS = 100
 _LENGTH = struct.Struct(">Q")
+
+
+class CleanerUnavailable(OSError):
+    """The process that compacts could not be started or talked to; no log is to blame."""
 
 
 class SegmentFacts(NamedTuple):
@@ -143,29 +148,44 @@ class CleaningProcess:
     def run(
         self, plan: CleaningPlan, *, dedupe_buffer_bytes: int, should_stop: Callable[[], bool]
     ) -> CleaningResult:
-        """Like `CleaningPlan.run`, elsewhere; the same exceptions."""
+        """Like `CleaningPlan.run`, elsewhere; the same exceptions, and CleanerUnavailable."""
         plan.leader_epochs.flush()
         with self._lock:
-            child = self._start()
+            try:
+                child = self._start()
+            except OSError as fault:
+                raise CleanerUnavailable(f"the compaction process could not be started: {fault}") from fault
+            answered = False
             try:
                 assert child.stdin is not None and child.stdout is not None
                 _send(child.stdin, job_of(plan, dedupe_buffer_bytes))
-                while not select.select([child.stdout], [], [], STOP_CHECK_SECONDS)[0]:
-                    if should_stop():
-                        raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
-                outcome: Outcome = _receive(child.stdout)
-                if should_stop():
-                    raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
-            except (OSError, EOFError, CleaningStopped) as fault:
-                self._end()
-                self._remove_leftovers(plan.directory)
-                if isinstance(fault, EOFError):
-                    raise OSError("the compaction process ended before its work was done") from fault
-                raise
+                outcome = self._wait(child.stdout, plan, should_stop)
+                answered = True
+            except EOFError as fault:
+                raise OSError("the compaction process ended before its work was done") from fault
+            finally:
+                if not answered:
+                    # Whatever it was: the child is not where we think it is, and its files are half-made.
+                    self._end()
+                    self._remove_leftovers(plan.directory)
             self._rest()
         if outcome.fault is not None:
             raise outcome.fault
         return self._result(plan, outcome)
+
+    @staticmethod
+    def _wait(pipe: "BinaryIO | Any", plan: CleaningPlan, should_stop: Callable[[], bool]) -> Outcome:
+        """Wait for the outcome, and look now and then whether anybody still wants it."""
+        # Not select(): it has no place for descriptors of 1024 and more.
+        ready = select.poll()
+        ready.register(pipe, select.POLLIN)
+        while not ready.poll(STOP_CHECK_MS):
+            if should_stop():
+                raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
+        outcome: Outcome = _receive(pipe)
+        if should_stop():
+            raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
+        return outcome
 
     def close(self) -> None:
         """End the child process."""
@@ -263,6 +283,10 @@ def clean(job: Job, disk: Disk, open_files: OpenFiles) -> Outcome:
         result = job.plan(disk, open_files).run(disk, open_files, dedupe_buffer_bytes=job.dedupe_buffer_bytes)
     except (OSError, CorruptRecord) as fault:
         return Outcome(fault=fault)
+    except Exception as fault:
+        # A bug of ours, whose traceback would be lost; this log cannot be compacted, the next one may be.
+        traceback.print_exc()
+        return Outcome(fault=OSError(f"compaction went wrong: {fault!r}"))
     replacements = []
     for replacement in result.replacements:
         replacements.append(

@@ -52,6 +52,7 @@ class NodeUnderTest:
             endpoints={"PLAINTEXT": Endpoint("localhost", 9092)},
             store=self.store,
         )
+        self.broker.jobs.raise_unexpected = True
         self.broker.open()
         self.broker.register(lambda refused: None)
         self.dispatcher = Dispatcher(self.broker)

@@ -91,23 +91,6 @@ def test_a_deleted_topic_does_not_make_a_consumer_poll_in_a_circle() -> None:
     assert struct.pack(">ih", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) in joined(pending)
 
 
-def test_a_chore_that_fails_is_tried_again() -> None:
-    node = NodeUnderTest()
-    node.create_topic("t")
-    calls: list[int] = []
-
-    def chore() -> None:
-        calls.append(1)
-        raise OSError(5, "Input/output error")
-
-    node.broker.housekeeping._every("test", lambda: 10, chore)
-    for _ in range(2):
-        node.clock.time_ms += 10
-        with pytest.raises(OSError, match="Input/output"):
-            node.broker.timers.run_due()
-    assert len(calls) == 2
-
-
 def test_transactional_records_without_an_id_and_acks_0_have_no_answer() -> None:
     node = NodeUnderTest()
     node.create_topic("t")

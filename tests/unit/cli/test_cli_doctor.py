@@ -14,11 +14,14 @@ from tidelog.cli.diagnosis import (
     LogRange,
     SeenBroker,
     SeenGroup,
+    SeenJob,
+    SeenJobs,
     SeenLogDir,
     SeenOpenProducer,
     SeenPartition,
     SeenTopic,
     SeenTransaction,
+    SeenUncleanable,
     Severity,
     some,
 )
@@ -64,6 +67,7 @@ def healthy(**changed: object) -> Examination:
         {("orders", 0): LogRange(0, 10, 10, NOW_MS)},
         (SeenGroup("billing", "Stable", "classic", 1, {("orders", 0): 10}),),
         log_dirs=(SeenLogDir(1, "/data", "", 1000, 900),),
+        background=SeenJobs((SeenJob(1, "compaction", 0, 3.0, ""),), (), {1: 0}, {1: 0}),
     )
     return replace(whole, **changed)  # type: ignore[arg-type]
 
@@ -86,7 +90,7 @@ def only(check: str, seen: Examination, severity: Severity) -> Finding:
 def test_a_healthy_cluster_has_nothing_but_ok() -> None:
     findings = diagnosis_checks.diagnose(healthy())
     assert [finding for finding in findings if finding.severity > Severity.OK] == []
-    assert len(findings) == 13, "every check but that of certificates says something"
+    assert len(findings) == 14, "every check but that of certificates says something"
 
 
 @pytest.mark.parametrize(
@@ -337,3 +341,27 @@ def test_nobody_there_is_exit_code_2() -> None:
     done = run("--bootstrap", NOWHERE)
     assert done.exit_code == 2
     assert "connection refused" in done.output and "try: " in done.output
+
+
+def test_a_background_job_that_fails() -> None:
+    told = SeenJobs((SeenJob(2, "compaction", 4, 37.4, "no process can be started"),), (), {2: 0}, {2: 0})
+    found = only("background", healthy(background=told), Severity.PROBLEM)
+    assert "compaction fails on broker 2 (4 times in a row, for 37 s)" in found.message
+    assert "no process can be started" in found.message
+
+
+def test_logs_that_cannot_be_compacted() -> None:
+    logs = tuple(SeenUncleanable(3, f"t-{number}", "a damaged batch") for number in range(7))
+    told = SeenJobs((SeenJob(3, "compaction", 0, 1.0, ""),), logs, {3: 7}, {3: 0})
+    found = only("background", healthy(background=told), Severity.WARNING)
+    assert "broker 3 cannot compact 7 logs" in found.message and "a damaged batch" in found.message
+    assert found.subjects == tuple(log.partition for log in logs)
+
+
+def test_errors_in_the_code_of_a_broker() -> None:
+    told = SeenJobs((SeenJob(1, "retention", 0, 1.0, ""),), (), {1: 0}, {1: 2})
+    assert "2 errors" in only("background", healthy(background=told), Severity.WARNING).message
+
+
+def test_brokers_of_another_make_tell_nothing_of_their_jobs() -> None:
+    assert said("background", healthy(background=SeenJobs())) == []

@@ -1,5 +1,7 @@
 """Compaction in a child process, on a real disk."""
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tidelog.records.batch import patch_offset_and_epoch, read_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record, iterate_records
 from tidelog.storage.cleaner import CleaningStopped, plan_cleaning, read_batches
-from tidelog.storage.cleaning_process import CleaningProcess
+from tidelog.storage.cleaning_process import CleanerUnavailable, CleaningProcess
 from tidelog.storage.disk import OsDisk
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_log import PartitionLog
@@ -73,6 +75,43 @@ def test_a_round_in_a_child_compacts_the_log(tmp_path: Path) -> None:
     assert len(after) < 100
     assert all(before[record.offset] == record for record in after), "offsets never change"
     assert not [name for name in segment_files(log) if name.endswith((".cleaned", ".swap"))]
+
+
+def test_descriptors_beyond_those_that_select_knows_do_no_harm(tmp_path: Path) -> None:
+    """A broker with a thousand partitions has more than 1,024 files open."""
+    disk, open_files, log, _ = filled_log(tmp_path, 400)
+    plan = plan_cleaning(log, checkpointed_offset=None, last_stable_offset=400, now_ms=NOW_MS)
+    assert plan is not None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4_096), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    process = CleaningProcess(disk, open_files)
+    try:
+        assert held[-1] > 1_024
+        result = process.run(plan, dedupe_buffer_bytes=1 << 20, should_stop=lambda: False)
+    finally:
+        process.close()
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert result.statistics.records_kept < result.statistics.records_read
+
+
+def test_a_process_that_cannot_be_started_blames_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, open_files, log, _ = filled_log(tmp_path, 400)
+    plan = plan_cleaning(log, checkpointed_offset=None, last_stable_offset=400, now_ms=NOW_MS)
+    assert plan is not None
+    process = CleaningProcess(disk, open_files)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
+    with pytest.raises(CleanerUnavailable, match="could not be started"):
+        process.run(plan, dedupe_buffer_bytes=1 << 20, should_stop=lambda: False)
+    monkeypatch.undo()
+    try:
+        process.run(plan, dedupe_buffer_bytes=1 << 20, should_stop=lambda: False)
+    finally:
+        process.close()
 
 
 def test_a_round_that_is_called_off_leaves_nothing(tmp_path: Path) -> None:
