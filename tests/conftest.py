@@ -1,9 +1,15 @@
 """What holds for every test: time limits are pytest's; those of single examples break on a busy machine."""
 
+import signal
 import sys
 from pathlib import Path
 
 from hypothesis import settings
+
+# Where the suite runs in the background (`nohup make test &`) SIGINT is ignored, and children inherit that:
+# they would not stop when a test sends what Ctrl-C sends. With a handler here they get the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # what tests of several folders share
 sys.path.insert(0, str(Path(__file__).parent / "support"))

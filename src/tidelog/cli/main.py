@@ -1,5 +1,7 @@
 """The entry point of the `tidelog` command: the table of commands, and nothing that costs start-up time."""
 
+import signal
+
 import click
 
 from tidelog.cli.lazy_group import CommandEntry, LazyGroup
@@ -47,8 +49,19 @@ def tidelog() -> None:
     """
 
 
+def heed_interrupts() -> None:
+    """Stop on SIGINT however the command was started, as `tidelog up` does.
+
+    A shell without job control starts what runs in the background with SIGINT ignored, and Python keeps it:
+    whoever supervises it could not stop it as Ctrl-C does. What this command starts gets the default too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main() -> None:
     """Run the command line."""
+    heed_interrupts()
     tidelog(prog_name="tidelog")
 
 
