@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-tls audit attacks crash fuzz exactly-once chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-tls audit attacks crash fuzz exactly-once coordinator-kills chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
@@ -63,6 +63,14 @@ fuzz: $(STAMP) ## The long fuzz test: a million hostile frames (CI runs 120,000)
 exactly-once: $(STAMP) ## The long exactly-once test: 200,000 records through transactions, workers and broker killed
 	@$(BIN)/python tests/chaos/exactly_once.py --records 200000
 
+coordinator-kills: $(STAMP) ## Kill the coordinator of an exactly-once application's group 200 times with librdkafka, 200 with Java (50 minutes)
+	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 80
+	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --protocol consumer
+	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --pause 3 topic.metadata.refresh.interval.ms=200
+	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 20 --stop
+	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 150 --client java
+	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --client java --protocol consumer
+
 chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then every fault, on both stores (50 minutes)
 	@tests/conformance/setup
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader
@@ -72,6 +80,7 @@ chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then ev
 
 chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and controllers killed, a diverged tail
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 1 --faults kill-leader,kill-controller,diverge,lose-copier
+	@$(BIN)/python tests/chaos/coordinator_kills.py --client java --kills 3
 
 simulation: $(STAMP) ## Thousands of seeds of groups and transactions (1,000 of each world), and every mutant caught
 	@TIDELOG_SIMULATION_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation

@@ -68,6 +68,7 @@ class _Wire:
         self.target = target
         self.source_node = cluster.nodes.get(source)
         self.context = ConnectionContext(f"host{source}", 1, "PLAINTEXT")
+        self.context.finish = self.close
         self.requests_at_ms = 0
         self.answers_at_ms = 0
         self.pending: deque[tuple[PendingAnswer | bytes, Callable[[bytes], None]]] = deque()
@@ -118,6 +119,7 @@ class _Wire:
 
     def close(self) -> None:
         self.broken = True
+        self.context.finish = None
         for answer, _ in self.pending:
             if isinstance(answer, PendingAnswer):
                 answer.parked.abandon()
@@ -477,6 +479,11 @@ class Connection:
 
     def close(self) -> None:
         self._wire.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, by either end."""
+        return self._wire.broken
 
 
 class Produced(Answer):

@@ -63,6 +63,7 @@ class ConnectionContext:
         "client_id_raw",
         "encrypted",
         "fetch_shape",
+        "finish",
         "frame_bytes_max",
         "gate",
         "host",
@@ -93,6 +94,8 @@ class ConnectionContext:
         self.is_replica = False
         #: for how long the server shall read nothing from it, since it is above a quota
         self.throttle_ms = 0
+        #: closes the connection once what was answered has left; None when it is gone
+        self.finish: Callable[[], None] | None = None
         #: the largest frame that is taken from it at present
         self.frame_bytes_max = 0
         self.software = ("", "")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator_runtime import CoordinatorRuntime, LogEntry, Shard
 from tidelog.broker.features import TRANSACTION_VERSION_FEATURE
+from tidelog.broker.offset_commit_watch import OffsetCommitWatch
 from tidelog.broker.transaction_markers import Marker, MarkerSender, Results
 from tidelog.broker.transaction_verification import TransactionVerification
 from tidelog.broker.transactional_writes import BrokerSurroundings, TransactionalWrites
@@ -67,6 +68,7 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
         self.verifies = broker.settings.get_bool("transaction.partition.verification.enable")
         self.verification = TransactionVerification(broker, self)
         self.writes = TransactionalWrites(BrokerSurroundings(broker, self.verification))
+        self.offset_commits = OffsetCommitWatch(broker)
         self._markers = MarkerSender(broker)
 
     def _new_machine(self, partition: "Partition") -> TransactionMachine:

@@ -92,6 +92,7 @@ class TransactionVerification:
         elif isinstance(machine, ErrorCode):
             answered(dict.fromkeys(asked.partitions, machine))
         elif asked.client_version < TRANSACTIONS_V2:
+            self._coordinator.offset_commits.asked(asked.transactional_id, asked.partitions)
             answered(machine.verify(*asked[:4]))
         else:
             self._add_here(asked, answered)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from functools import partial
 
 SettingValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -25,7 +24,6 @@ class SettingType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
-    CLASS = 8
     PASSWORD = 9
 
 
@@ -34,19 +32,15 @@ class Scope(Enum):
 
     BROKER = "broker"
     TOPIC = "topic"
-    GROUP = "group"
-    CLIENT_METRICS = "client metrics"
 
 
 class UpdateMode(Enum):
-    """How a setting of a running broker changes; those of topics and groups always change by theirs."""
+    """How a setting of a running broker changes; topic settings always change by topic."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
     TOPIC = "topic"
-    GROUP = "group"
-    CLIENT_METRICS = "client-metrics"
 
 
 class Importance(Enum):
@@ -65,11 +59,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table.
-
-    An `inert` one is Kafka's and has no effect here. Any legal value is accepted and noted, unless `refused`
-    says why none but the default is.
-    """
+    """One row of the table."""
 
     name: str
     type: SettingType
@@ -83,7 +73,6 @@ class Setting:
     choices: tuple[str | int, ...] = ()
     synonyms: tuple[Synonym, ...] = ()
     inert: bool = False
-    refused: str = ""
 
     @property
     def sensitive(self) -> bool:
@@ -98,13 +87,6 @@ class Setting:
         return f"<Setting {self.name} {self.type.name.lower()} default={self.default!r}>"
 
 
-_MODE_OF_SCOPE = {
-    Scope.TOPIC: UpdateMode.TOPIC,
-    Scope.GROUP: UpdateMode.GROUP,
-    Scope.CLIENT_METRICS: UpdateMode.CLIENT_METRICS,
-}
-
-
 def broker_setting(
     name: str,
     type: SettingType,
@@ -117,7 +99,6 @@ def broker_setting(
     choices: tuple[str | int, ...] = (),
     update_mode: UpdateMode = UpdateMode.READ_ONLY,
     inert: bool = False,
-    refused: str = "",
 ) -> Setting:
     return Setting(
         name,
@@ -131,25 +112,7 @@ def broker_setting(
         maximum,
         choices,
         (),
-        inert or bool(refused),
-        refused,
-    )
-
-
-noted_setting = partial(broker_setting, inert=True)
-
-
-def refused_setting(
-    name: str,
-    type: SettingType,
-    default: SettingValue,
-    importance: Importance,
-    documentation: str,
-    reason: str,
-    update_mode: UpdateMode = UpdateMode.READ_ONLY,
-) -> Setting:
-    return broker_setting(
-        name, type, default, importance, documentation, update_mode=update_mode, refused=reason
+        inert,
     )
 
 
@@ -163,21 +126,18 @@ def topic_setting(
     maximum: float | None = None,
     choices: tuple[str | int, ...] = (),
     inert: bool = False,
-    refused: str = "",
-    scope: Scope = Scope.TOPIC,
 ) -> Setting:
     return Setting(
         name,
         type,
         default,
         documentation,
-        scope,
-        _MODE_OF_SCOPE[scope],
+        Scope.TOPIC,
+        UpdateMode.TOPIC,
         Importance.MEDIUM,
         minimum,
         maximum,
         choices,
         synonyms,
-        inert or bool(refused),
-        refused,
+        inert,
     )

@@ -102,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self.last_active_ms = self.opened_ms = self.edge.clock.monotonic_ms()
+        self.context.finish = self.finish
         sock = transport.get_extra_info("socket")
         try:
             output = SocketOutput(self.edge.loop, sock.fileno(), self._resume, self.close)
@@ -132,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.edge.forget(self)
+        self.context.finish = None
         if self._output is not None:
             self._output.close()
         for pending in self._pending:

@@ -1,12 +1,14 @@
 """AddOffsetsToTxn (key 25), versions 0 to 4: a group's offsets will be committed in this transaction.
 
 Adds the group's partition of `__consumer_offsets` to the transaction. PRODUCER_FENCED is for versions from 2
-on; producers of transactions v2 do not send this request, TxnOffsetCommit does it for them.
+on; producers of transactions v2 do not send this request, TxnOffsetCommit does it for them. After version 0
+the coordinator watches whether the offsets come (see offset_commit_watch).
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.broker.offset_commit_watch import WATCHED_VERSION
 from tidelog.broker.parking import Parked
 from tidelog.broker.transaction_answers import for_version
 from tidelog.model.errors import ErrorCode
@@ -37,6 +39,9 @@ def _ask(broker: "Broker", request: "Request", parked: Parked) -> None:
     def answer(response: Mapping[str, object]) -> None:
         error = response["error_code"]
         assert isinstance(error, ErrorCode)
+        transactions = broker.transactions
+        if request.version == WATCHED_VERSION and not error and transactions.verifies:
+            transactions.offset_commits.announced(body.transactional_id, place, request.context)
         parked.answer({"error_code": for_version(error, request.version, fenced_since=FENCED_SINCE_VERSION)})
 
     error = broker.transactions.ask(

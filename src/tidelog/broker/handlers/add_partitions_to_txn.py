@@ -93,7 +93,9 @@ def _ask(broker: "Broker", version: int, asked: Asked, put: Callable[[Results], 
         if isinstance(machine, ErrorCode):
             put(dict.fromkeys(places, machine))
         else:
-            put(machine.verify(transactional_id, producer_id, producer_epoch, frozenset(places)))
+            asked_for = frozenset(places)
+            broker.transactions.offset_commits.asked(transactional_id, asked_for)
+            put(machine.verify(transactional_id, producer_id, producer_epoch, asked_for))
         return
 
     def answer(response: Mapping[str, object]) -> None:

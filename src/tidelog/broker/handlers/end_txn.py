@@ -26,6 +26,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     body = request.body
     client_version = 2 if request.version >= TRANSACTIONS_V2_SINCE_VERSION else 0
     parked = Parked()
+    broker.transactions.offset_commits.ended(body.transactional_id)
 
     def answer(response: Mapping[str, object]) -> None:
         error = response["error_code"]

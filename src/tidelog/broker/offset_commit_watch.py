@@ -1,0 +1,113 @@
+"""Producers that have announced a group's offsets and do not come to the group's coordinator with them.
+
+librdkafka sends AddOffsetsToTxn and then, at once, TxnOffsetCommit to the group's coordinator that it knows.
+If that broker has left the metadata, librdkafka (2.16 and earlier; confluentinc/librdkafka#5511) waits in
+`send_offsets_to_transaction` past every timeout: it looks for the new coordinator only when the state of one
+of its connections changes, and a broker that left has none. The transaction stands still until it is aborted
+for its age, with this broker as with Apache Kafka.
+
+A connection that ends is such a change. So where nothing has come of AddOffsetsToTxn for a while, the
+transaction's coordinator closes the connection on which it came: the client connects again, asks where the
+group's coordinator is, and goes on. To any other client a closed connection is nothing new.
+
+What has come is known from the question that precedes every transactional write (`transaction_verification`),
+and from EndTxn. Only AddOffsetsToTxn version 0 is watched, which is what librdkafka sends. When the group's
+coordinator changes, the offsets have to come anew or the transaction to end, for they may have been lost with
+the old one.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.model.identifiers import NO_LEADER, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import ConnectionContext
+
+log = logging.getLogger(__name__)
+
+WATCHED_VERSION = 0
+#: a client that knows its coordinator takes milliseconds; librdkafka waits 500 ms before it tries again
+PATIENCE_MS = 2_000
+TICK_MS = 500
+_TICK = "offset commit watch"
+
+
+class _Announced:
+    """A group's offsets that were announced for the open transaction of a transactional id."""
+
+    __slots__ = ("commit_came", "context", "leader_epoch", "place", "since_ms")
+
+    def __init__(self, place: TopicPartition, context: "ConnectionContext", epoch: int, now_ms: int) -> None:
+        self.place = place
+        self.context = context
+        self.leader_epoch = epoch
+        self.since_ms = now_ms
+        self.commit_came = False
+
+
+class OffsetCommitWatch:
+    """Closes connections whose client waits for a coordinator that is gone."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._announced: dict[str, _Announced] = {}
+
+    def __repr__(self) -> str:
+        return f"<OffsetCommitWatch announced={len(self._announced)}>"
+
+    def __len__(self) -> int:
+        return len(self._announced)
+
+    def announced(self, transactional_id: str, place: TopicPartition, context: "ConnectionContext") -> None:
+        """AddOffsetsToTxn was accepted on this connection."""
+        if not self._announced:
+            self._broker.timers.set_after(_TICK, TICK_MS, self._tick)
+        now_ms = self._broker.clock.monotonic_ms()
+        self._announced[transactional_id] = _Announced(place, context, self._leader_epoch(place), now_ms)
+
+    def asked(self, transactional_id: str, places: frozenset[TopicPartition]) -> None:
+        """Somebody is about to write to these partitions in the transaction."""
+        announced = self._announced.get(transactional_id)
+        if announced is not None and announced.place in places:
+            announced.commit_came = True
+            announced.leader_epoch = self._leader_epoch(announced.place)
+
+    def ended(self, transactional_id: str) -> None:
+        """The producer ends the transaction: it waits for nobody."""
+        self._announced.pop(transactional_id, None)
+
+    def _leader_epoch(self, place: TopicPartition) -> int:
+        """Of the group's coordinator; -1 while there is none."""
+        image = self._broker.image
+        partition = image.partition(*place)
+        if partition is None or partition.leader == NO_LEADER or partition.leader not in image.alive_brokers:
+            return -1
+        return partition.leader_epoch
+
+    def _tick(self) -> None:
+        now_ms = self._broker.clock.monotonic_ms()
+        for transactional_id, announced in list(self._announced.items()):
+            if announced.context.finish is None or not self._is_ours(transactional_id):
+                del self._announced[transactional_id]
+                continue
+            epoch = self._leader_epoch(announced.place)
+            if epoch != announced.leader_epoch:
+                announced.leader_epoch, announced.commit_came, announced.since_ms = epoch, False, now_ms
+            elif epoch >= 0 and not announced.commit_came and now_ms - announced.since_ms >= PATIENCE_MS:
+                del self._announced[transactional_id]
+                log.info(
+                    "%s: the offsets of %r were announced and did not come to the group's coordinator; "
+                    "closing the connection so that the client looks for it",
+                    announced.context,
+                    transactional_id,
+                )
+                announced.context.finish()
+        if self._announced:
+            self._broker.timers.set_after(_TICK, TICK_MS, self._tick)
+
+    def _is_ours(self, transactional_id: str) -> bool:
+        """Whether this broker still coordinates the transaction."""
+        machine = self._broker.transactions.machine_for(transactional_id)
+        return not isinstance(machine, int)
