@@ -6,8 +6,9 @@ It reads the input in a group and writes every record to the same partition of t
 transaction, one in twenty aborted on purpose. What it is about to do is in its history file before it does
 it, and once more with the outcome (history.py: the last word counts), so that a kill leaves no send unknown.
 
-A line on standard output says that it is alive; the last one may say why it ended. A client that hangs is
-silent: whoever started it kills it, and starts another with the same transactional id, which fences it.
+A line on standard output says that it is alive; the last one may say why it ended. One that is stopped by a
+signal is silent: whoever started it kills it, and starts another with the same transactional id, which fences
+it.
 """
 
 import argparse
@@ -32,13 +33,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class RecordedPipe(ConfluentPipe):
-    """A transactional pipe whose writes are noted before and after.
-
-    `metadata.recovery.strategy=none` (see ConfluentPipe) is not enough for librdkafka 2.16 in a cluster: it
-    may go on asking the handle of a group coordinator that has left the metadata, for minutes, though it was
-    told of another one, and it never ends the destruction of such a producer. Hence a process that can be
-    killed.
-    """
+    """A transactional pipe whose writes are noted before and after."""
 
     def __init__(self, options: argparse.Namespace, recorder: Recorder) -> None:
         options = argparse.Namespace(**vars(options), role="worker", static=False)

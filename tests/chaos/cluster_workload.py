@@ -14,6 +14,7 @@ Each is a thread; `stop` ends it, `complaints` are things that must not happen t
 import os
 import random
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -33,7 +34,10 @@ NEVER_SENT = (KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL, KafkaError.MSG_SI
 """Errors of a delivery that say for certain that the record is not in the log."""
 TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 90.0
-SILENT_SECONDS_MAX = 20.0
+STOPPED_SECONDS_MAX = 20.0
+"""So long a transactional worker that was stopped on purpose may be silent before it counts as dead."""
+SILENT_SECONDS_MAX = 60.0
+"""So long any other may be: no fault lasts longer, and a client has to go on when it is over."""
 PROGRAM = Path(__file__).with_name("cluster_copier.py")
 PROBE_SECONDS = 0.02
 PROBE_TIMEOUT_SECONDS = 1.0
@@ -222,8 +226,8 @@ class Watcher(Reading):
 
 
 class Copier(Actor):
-    """Keeps one transactional worker (cluster_copier.py) at work: a process that ends, or is silent for too
-    long, is replaced by another with the same transactional id.
+    """Keeps one transactional worker (cluster_copier.py) at work: a process that ends, or was stopped on
+    purpose, is replaced by another with the same transactional id. One that hangs by itself is a complaint.
     """
 
     def __init__(self, folder: Path, actor: str, bootstrap: Callable[[], str], seed: int) -> None:
@@ -235,10 +239,12 @@ class Copier(Actor):
         self.reasons: list[str] = []
         """Why processes ended that were not stopped by `stop`."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_frozen = False
 
     def run(self) -> None:
         while not self.stopped.is_set():
             self.lives += 1
+            self._is_frozen = False
             life = f"{self.actor}.{self.lives}"
             history = self.folder / f"{life}.jsonl"
             command = [sys.executable, str(PROGRAM), self.bootstrap(), self.actor, life, str(history)]
@@ -254,6 +260,7 @@ class Copier(Actor):
         process = self._process
         if process is None or process.poll() is not None:
             return False
+        self._is_frozen |= number == signal.SIGSTOP
         process.send_signal(number)
         return True
 
@@ -264,7 +271,7 @@ class Copier(Actor):
         os.set_blocking(descriptor, False)
         heard = time.monotonic()
         last_line, told = "", False
-        while time.monotonic() - heard < SILENT_SECONDS_MAX:
+        while time.monotonic() - heard < (STOPPED_SECONDS_MAX if self._is_frozen else SILENT_SECONDS_MAX):
             if self.stopped.is_set() and not told:
                 told, heard = True, time.monotonic()
                 process.terminate()
@@ -275,7 +282,10 @@ class Copier(Actor):
                 return last_line or f"ended with {process.wait()}"
             heard = time.monotonic()
             last_line = text.strip().rpartition("\n")[2]
-        return f"killed, because it was silent for {SILENT_SECONDS_MAX:g} s"
+        if self._is_frozen:
+            return f"stopped on purpose, and killed after {STOPPED_SECONDS_MAX:g} s"
+        self.complaints.append(f"{self.actor}.{self.lives} was silent for {SILENT_SECONDS_MAX:g} s")
+        return self.complaints[-1]
 
 
 class Probe(Actor):

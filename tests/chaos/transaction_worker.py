@@ -107,9 +107,6 @@ class ConfluentPipe:
             "bootstrap.servers": options.bootstrap,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 300,
-            # When all brokers were down at once, send_offsets_to_transaction may wait for ever for a group
-            # coordinator that bootstrapping anew has forgotten (confluentinc/librdkafka#5511, seen in 2.16).
-            "metadata.recovery.strategy": "none",
             "log_level": 0,
         }
         group = {
