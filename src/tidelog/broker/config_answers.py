@@ -14,14 +14,8 @@ if TYPE_CHECKING:
 
 Fields = dict[str, object]
 
-RESOURCE_TYPES = {
-    0: "unknown",
-    2: "topic",
-    4: "broker",
-    8: "broker logger",
-    16: "client metrics",
-    32: "group",
-}
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
 def config_fields(explanation: Explanation, *, synonyms: bool, documentation: bool) -> Fields:
@@ -43,9 +37,8 @@ def config_fields(explanation: Explanation, *, synonyms: bool, documentation: bo
 
 
 def unsupported_resource(resource_type: int) -> Refused:
-    """Only topics and brokers have settings here."""
-    kind = RESOURCE_TYPES.get(resource_type, f"type {resource_type}")
-    return Refused(ErrorCode.INVALID_REQUEST, f"settings of resources of kind {kind} are not supported")
+    """There is nothing of this type that could have settings, or it has none that could be changed so."""
+    return Refused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
 
 def error_fields(result: object) -> Fields:
@@ -61,13 +54,16 @@ def _usable(broker: "Broker", changes: ConfigChanges) -> ConfigChanges | Refused
 
 def submit_changes(
     broker: "Broker",
-    resources: list[tuple[int, str, ConfigChanges | Refused]],
+    resources: list[tuple[int, str, ConfigChanges | Refused | None]],
     *,
     validate_only: bool,
 ) -> Mapping[str, object] | Parked:
-    """Have the controller make the changes that could be read, and answer for every resource in order."""
+    """Have the controller make the changes that could be read, and answer for every resource in order.
+
+    None stands for changes that this broker has made itself.
+    """
     resources = [
-        (resource_type, name, changes if isinstance(changes, Refused) else _usable(broker, changes))
+        (resource_type, name, _usable(broker, changes) if isinstance(changes, ConfigChanges) else changes)
         for resource_type, name, changes in resources
     ]
     wanted = tuple(changes for _, _, changes in resources if isinstance(changes, ConfigChanges))
@@ -77,7 +73,7 @@ def submit_changes(
         return {
             "responses": [
                 {
-                    **error_fields(changes if isinstance(changes, Refused) else next(remaining)),
+                    **error_fields(next(remaining) if isinstance(changes, ConfigChanges) else changes),
                     "resource_type": resource_type,
                     "resource_name": name,
                 }

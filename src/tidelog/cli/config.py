@@ -1,4 +1,4 @@
-"""`tidelog config`: read and change settings of topics and brokers."""
+"""`tidelog config`: read and change settings of topics, brokers and groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ _SOURCES = {
     5: "default",
     8: "group",
 }
-_KINDS = click.Choice(["topic", "broker"])
+_KINDS = click.Choice(["topic", "broker", "group"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ConfigLine:
 
 
 def describe_configs(connection: Connection, admin: "AdminClient", kind: str, name: str) -> list[ConfigLine]:
-    """Every setting of one topic or broker, by name."""
+    """Every setting of one topic, broker or group, by name."""
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     with explained(f"the settings of {kind} {name!r} cannot be read"):
@@ -90,9 +90,9 @@ def alter_configs(
 
 @click.group()
 def config() -> None:
-    """Read and change settings of topics and brokers.
+    """Read and change settings of topics, brokers and groups.
 
-    A topic's own value comes first, then the broker's, then the default.
+    The own value of a topic or group comes first, then the broker's, then the default.
     """
 
 
@@ -103,7 +103,7 @@ def config() -> None:
 @json_option
 @connection_options()
 def describe(connection: Connection, kind: str, name: str, everything: bool, as_json: bool) -> None:
-    """Show the settings of topic NAME, or of the broker with id NAME.
+    """Show the settings of topic or group NAME, or of the broker with id NAME.
 
     \b
     Examples:
@@ -133,12 +133,13 @@ def describe(connection: Connection, kind: str, name: str, everything: bool, as_
 @click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
 @connection_options()
 def set_configs(connection: Connection, kind: str, name: str, settings: tuple[str, ...]) -> None:
-    """Give settings of a topic or broker a value.
+    """Give settings of a topic, broker or group a value.
 
     \b
     Examples:
       tidelog config set topic orders retention.ms=86400000 cleanup.policy=compact
       tidelog config set broker 1 log.retention.ms=3600000
+      tidelog config set group orders-app consumer.session.timeout.ms=50000
     """
     values = parse_assignments(settings, "'SETTING=VALUE'")
     alter_configs(connection, connection.admin(), kind, name, values, ())
@@ -150,7 +151,7 @@ def set_configs(connection: Connection, kind: str, name: str, settings: tuple[st
 @click.argument("settings", nargs=-1, required=True, metavar="SETTING...")
 @connection_options()
 def unset_configs(connection: Connection, kind: str, name: str, settings: tuple[str, ...]) -> None:
-    """Return settings of a topic or broker to the value they would have without it.
+    """Return settings of a topic, broker or group to the value they would have without it.
 
     \b
     Example:

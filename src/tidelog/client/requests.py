@@ -26,9 +26,7 @@ SASL_AUTHENTICATE = 36
 _KNOWN_APIS = {
     SASL_HANDSHAKE: Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, None, Family.SECURITY, Stage.OPENING),
     SASL_AUTHENTICATE: Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, Family.SECURITY, Stage.OPENING),
-    # what an Apache Kafka is asked for: where its controllers stand
-    55: Api(55, "DescribeQuorum", 0, 2, 0, Family.METADATA),
-    # and for its share groups
+    # what an Apache Kafka is asked for: its share groups
     77: Api(77, "ShareGroupDescribe", 1, 1, 0, Family.GROUP),
     **APIS,
 }

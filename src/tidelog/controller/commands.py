@@ -82,6 +82,8 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigOperation(IntEnum):
@@ -104,7 +106,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """The changes of one topic or broker; with `replace_all`, whatever is not named is unset."""
+    """The changes of one resource; with `replace_all`, whatever is not named is unset."""
 
     type: ConfigResourceType
     name: str

@@ -1,4 +1,7 @@
-"""Changing the settings of topics and brokers: set, delete, append, subtract, or replace them all."""
+"""Changing the settings of topics, brokers, groups and subscriptions to client metrics.
+
+They are set, deleted, appended to, subtracted from, or replaced all at once.
+"""
 
 from collections import Counter
 
@@ -18,12 +21,27 @@ from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (
     ALL_BROKERS,
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,
 )
+from tidelog.model.resource_settings import client_metrics_refusal, group_config_faults
 from tidelog.model.settings import BrokerSettings, broker_config_faults, topic_config_faults
 from tidelog.model.settings_table import BROKER_SETTINGS, TOPIC_SETTINGS, SettingType
+
+_STORED_UNDER = {
+    ConfigResourceType.TOPIC: TOPIC_RESOURCE,
+    ConfigResourceType.BROKER: BROKER_RESOURCE,
+    ConfigResourceType.GROUP: GROUP_RESOURCE,
+    ConfigResourceType.CLIENT_METRICS: CLIENT_METRICS_RESOURCE,
+}
+#: resources that come to be with their settings
+_NAMED = {
+    ConfigResourceType.GROUP: "group",
+    ConfigResourceType.CLIENT_METRICS: "subscription to client metrics",
+}
 
 
 def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSettings) -> Decision:
@@ -44,8 +62,7 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
         results.append(Done())
         present = _present_configs(resource, image)
         if changed != present:
-            kind = TOPIC_RESOURCE if resource.type is ConfigResourceType.TOPIC else BROKER_RESOURCE
-            records.append(ConfigRecord(kind, resource.name, changed))
+            records.append(ConfigRecord(_STORED_UNDER[resource.type], resource.name, changed))
             # Unsetting counts too: what holds for all brokers may be laxer.
             unclean = unclean or present.get(UNCLEAN_ELECTION) != changed.get(UNCLEAN_ELECTION)
     if unclean and not command.validate_only:
@@ -57,6 +74,10 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
 def _present_configs(resource: ConfigChanges, image: ClusterImage) -> dict[str, str]:
     if resource.type is ConfigResourceType.TOPIC:
         return dict(image.topics[resource.name].configs)
+    if resource.type is ConfigResourceType.GROUP:
+        return dict(image.group_configs.get(resource.name, {}))
+    if resource.type is ConfigResourceType.CLIENT_METRICS:
+        return dict(image.client_metrics.get(resource.name, {}))
     return dict(image.broker_configs.get(resource.name, {}))
 
 
@@ -76,8 +97,12 @@ def _changed_configs(
             configs.pop(change.name, None)
         else:
             configs[change.name] = value
+    if resource.type is ConfigResourceType.CLIENT_METRICS:
+        return client_metrics_refusal(configs) or configs
     if resource.type is ConfigResourceType.TOPIC:
         faults = topic_config_faults(configs)
+    elif resource.type is ConfigResourceType.GROUP:
+        faults = group_config_faults(configs, settings)
     else:
         # Only what changes is checked: a setting from before may have become read-only since.
         altered = {name: value for name, value in configs.items() if present.get(name) != value}
@@ -105,6 +130,9 @@ def _check_resource(resource: ConfigChanges, image: ClusterImage) -> Refused | N
             message = f"topic {resource.name!r} does not exist"
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         return None
+    if resource.type in _NAMED:
+        message = f"settings are set for one {_NAMED[resource.type]}, not for all"
+        return None if resource.name else Refused(ErrorCode.INVALID_REQUEST, message)
     if resource.name == ALL_BROKERS:
         return None
     if not resource.name.isascii() or not resource.name.isdigit():
@@ -124,7 +152,7 @@ def _changed_value(
         return change.value
     table = TOPIC_SETTINGS if type is ConfigResourceType.TOPIC else BROKER_SETTINGS
     setting = table.get(change.name)
-    if setting is not None and setting.type is not SettingType.LIST:
+    if type in _NAMED or (setting is not None and setting.type is not SettingType.LIST):
         message = f"{change.name} is not a list: it can be set or deleted, not appended to or subtracted from"
         return Refused(ErrorCode.INVALID_CONFIG, message)
     present = configs.get(change.name)

@@ -11,7 +11,8 @@ from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_LEADER, TopicPartition
 from tidelog.model.image import ClusterImage, TopicImage
 from tidelog.model.metadata import ALL_BROKERS, MetadataRecord, PartitionRecord
-from tidelog.model.settings import BrokerSettings, parse_value
+from tidelog.model.setting_values import parse_value
+from tidelog.model.settings import BrokerSettings
 from tidelog.model.settings_table import TOPIC_SETTINGS
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"

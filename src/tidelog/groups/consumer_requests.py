@@ -31,7 +31,7 @@ from tidelog.groups.membership import Rebalances, TimerKey
 from tidelog.groups.outbox import Outbox
 from tidelog.groups.protocol_migration import Migration
 from tidelog.groups.responses import Response
-from tidelog.groups.settings import GroupSettings
+from tidelog.groups.settings import ConsumerTimes, GroupSettings
 from tidelog.groups.states import GroupState
 from tidelog.groups.topic_regex import Expressions, InvalidRegex, Resolved
 from tidelog.model.errors import ErrorCode, Refused
@@ -224,7 +224,7 @@ class ConsumerRequests:
                 self._checked[command.group_id] = self._image
             self._answer_read(command, member_id, after.epoch, assigned)
             return None
-        interval_ms = self.settings.consumer_heartbeat_interval_ms
+        interval_ms = self._own_ms(command.group_id).heartbeat_interval_ms
         answer = consumer_responses.heartbeat(member_id, after.epoch, interval_ms, assigned)
         self.store(draft, answer=(command.token, answer), failed=_failed)
         return None
@@ -233,7 +233,7 @@ class ConsumerRequests:
         self, command: ConsumerHeartbeat, member_id: str, epoch: int, assigned: Partitions | None
     ) -> None:
         """Nothing to write, but what is told must not be taken back by a failover."""
-        interval_ms = self.settings.consumer_heartbeat_interval_ms
+        interval_ms = self._own_ms(command.group_id).heartbeat_interval_ms
         answer = consumer_responses.heartbeat(member_id, epoch, interval_ms, assigned)
         self._outbox.read_reply(command.token, answer, _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
@@ -483,8 +483,13 @@ class ConsumerRequests:
             draft.records, undo=taken_back, on_appended=on_appended, on_failed=on_failed, on_written=written
         )
 
+    def _own_ms(self, group_id: str) -> ConsumerTimes:
+        """What was set for this group, else what holds for all."""
+        configs = self._image.group_configs.get(group_id)
+        return self.settings.consumer_times if configs is None else self.settings.times_of(configs)
+
     def keep_session(self, group_id: str, member_id: str, member: MemberMetadata, now_ms: int) -> None:
-        timeout_ms = self.settings.consumer_session_timeout_ms
+        timeout_ms = self._own_ms(group_id).session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._outbox.set_timer((SESSION, group_id, member_id), now_ms + timeout_ms)

@@ -1,6 +1,17 @@
 """The broker settings that groups obey, read once so that the machine knows no settings table."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidelog.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+
+
+class ConsumerTimes(NamedTuple):
+    """What a member of a consumer group is held to."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +26,10 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1_000
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000
+    consumer_min_session_timeout_ms: int = 1
+    consumer_max_session_timeout_ms: int = 2**31 - 1
+    consumer_min_heartbeat_interval_ms: int = 1
+    consumer_max_heartbeat_interval_ms: int = 2**31 - 1
     consumer_max_size: int = 2**31 - 1
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The assignors members may ask for; the first is for those that ask for none."""
@@ -25,3 +40,27 @@ class GroupSettings:
     """How long a parked JoinGroup keeps a member that never had an id; fixed in Kafka."""
     append_retry_ms: int = 500
     """When to try a timed step again whose records were refused."""
+
+    @property
+    def consumer_times(self) -> ConsumerTimes:
+        """What holds where nothing was set for a group."""
+        return ConsumerTimes(self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms)
+
+    def times_of(self, configs: Mapping[str, str]) -> ConsumerTimes:
+        """What holds for a group with settings of its own, within the bounds of the broker."""
+        session_ms = _within(
+            int(configs.get(SESSION_TIMEOUT, self.consumer_session_timeout_ms)),
+            self.consumer_min_session_timeout_ms,
+            self.consumer_max_session_timeout_ms,
+        )
+        heartbeat_ms = _within(
+            int(configs.get(HEARTBEAT_INTERVAL, self.consumer_heartbeat_interval_ms)),
+            self.consumer_min_heartbeat_interval_ms,
+            self.consumer_max_heartbeat_interval_ms,
+        )
+        # The bounds, or the broker's own values, may have moved since it was set.
+        return ConsumerTimes(session_ms, heartbeat_ms) if heartbeat_ms < session_ms else self.consumer_times
+
+
+def _within(value: int, least: int, most: int) -> int:
+    return max(least, min(value, most))

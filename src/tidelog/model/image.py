@@ -16,6 +16,9 @@ from tidelog.model.credentials import DelegationToken, ScramCredential, TokenRec
 from tidelog.model.identifiers import INTERNAL_TOPICS, NO_EPOCH, NO_LEADER
 from tidelog.model.metadata import (
     BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
     BrokerRecord,
     ClusterRecord,
     ConfigRecord,
@@ -110,6 +113,8 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names_by_id: Mapping[UUID, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     partition_count: int = 0
     #: the brokers that are alive, by id; follows from `brokers`
@@ -192,6 +197,8 @@ class _Builder:
         self._topics: dict[str, TopicImage] | None = None
         self._names_by_id: dict[UUID, str] | None = None
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
+        self._group_configs: dict[str, Mapping[str, str]] | None = None
+        self._client_metrics: dict[str, Mapping[str, str]] | None = None
         self._users: dict[str, Mapping[str, ScramCredential]] | None = None
         self._tokens: dict[str, DelegationToken] | None = None
         self._acls: dict[ResourcePattern, frozenset[AclEntry]] | None = None
@@ -306,8 +313,27 @@ class _Builder:
             else:
                 self._broker_configs.pop(record.name, None)
             return
+        if record.resource != TOPIC_RESOURCE:
+            self._add_resource_configs(record, configs)
+            return
         topics, _ = self._change_topics()
         topics[record.name] = replace(topics[record.name], configs=configs)
+
+    def _add_resource_configs(self, record: ConfigRecord, configs: Mapping[str, str]) -> None:
+        image = self._image
+        if record.resource == GROUP_RESOURCE:
+            if self._group_configs is None:
+                self._group_configs = dict(image.group_configs)
+            resources = self._group_configs
+        else:
+            assert record.resource == CLIENT_METRICS_RESOURCE, f"settings of {record.resource}"
+            if self._client_metrics is None:
+                self._client_metrics = dict(image.client_metrics)
+            resources = self._client_metrics
+        if record.configs:
+            resources[record.name] = configs
+        else:
+            resources.pop(record.name, None)
 
     def _change_topics(self) -> tuple[dict[str, TopicImage], dict[UUID, str]]:
         if self._topics is None or self._names_by_id is None:
@@ -335,6 +361,8 @@ class _Builder:
             topics=image.topics if topics is None else topics,
             topic_names_by_id=image.topic_names_by_id if self._names_by_id is None else self._names_by_id,
             broker_configs=image.broker_configs if self._broker_configs is None else self._broker_configs,
+            group_configs=image.group_configs if self._group_configs is None else self._group_configs,
+            client_metrics=image.client_metrics if self._client_metrics is None else self._client_metrics,
             next_producer_id=self._next_producer_id,
             partition_count=self._partition_count,
             alive_brokers=image.alive_brokers if self._brokers is None else _alive(self._brokers),

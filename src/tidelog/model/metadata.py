@@ -11,6 +11,8 @@ fits a table and a tree of znodes.
     partitions/<name>/<index>   the replicas and the leader of a partition
     configs/topics/<name>       what was set for a topic
     configs/brokers/<id>        what was set for a broker; `default` stands for all of them
+    configs/groups/<id>         what was set for a group, its id as in a URL
+    configs/client-metrics/<name>   a subscription to client metrics, likewise
     producer-ids                the next producer id nobody has
     acls/…, quotas/…            who may do what, and how much of it (see acls, client_quotas)
     users/<name>, tokens/<id>   who may come in (see credentials)
@@ -25,6 +27,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from tidelog.model.acls import ACLS_PREFIX, AclsRecord
@@ -59,6 +62,8 @@ PREFIXES = (
 
 TOPIC_RESOURCE = "topics"
 BROKER_RESOURCE = "brokers"
+GROUP_RESOURCE = "groups"
+CLIENT_METRICS_RESOURCE = "client-metrics"
 # The resource name of the settings of all brokers: DescribeConfigs writes it as an empty name.
 ALL_BROKERS = ""
 _ALL_BROKERS_KEY = "default"
@@ -81,6 +86,11 @@ class ReplicaLogInfo(NamedTuple):
 
     last_written_leader_epoch: int
     log_end_offset: int
+
+
+def _quoted(name: str) -> str:
+    """Any text as one part of a key; `.` and `..` have a meaning of their own in a tree of znodes."""
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
 
 
 def _encode(value: Mapping[str, object]) -> bytes:
@@ -235,7 +245,10 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """Everything that is now set for a topic or a broker; an empty mapping means nothing is."""
+    """Everything that is now set for a topic, broker, group or subscription to client metrics.
+
+    An empty mapping means nothing is.
+    """
 
     resource: str
     name: str
@@ -243,6 +256,8 @@ class ConfigRecord:
 
     def writes(self) -> tuple[KeyWrite, ...]:
         name = _ALL_BROKERS_KEY if self.name == ALL_BROKERS else self.name
+        if self.resource in (GROUP_RESOURCE, CLIENT_METRICS_RESOURCE):
+            name = _quoted(name)
         return ((f"configs/{self.resource}/{name}", _encode(self.configs) if self.configs else None),)
 
 
@@ -313,6 +328,8 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
         case ["configs", (("topics" | "brokers") as resource), name]:
             name = ALL_BROKERS if resource == BROKER_RESOURCE and name == _ALL_BROKERS_KEY else name
             return ConfigRecord(resource, name, {key: str(text) for key, text in stored.items()})
+        case ["configs", (("groups" | "client-metrics") as resource), name]:
+            return ConfigRecord(resource, unquote(name), {key: str(text) for key, text in stored.items()})
         case ["brokers", broker_id]:
             return _broker_record(int(broker_id), stored)
         case ["cluster"]:

@@ -21,7 +21,7 @@ REPLICATION_SETTINGS = (
     _broker(
         "replica.fetch.min.bytes", _INT, 1, _HIGH,
         "How many bytes a follower's fetch waits for; a leader answers as soon as it has any.",
-        minimum=1, maximum=1, inert=True,
+        minimum=1, inert=True,
     ),
     _broker(
         "replica.fetch.max.bytes", _INT, 1 << 20, _MEDIUM,

@@ -80,7 +80,7 @@ LISTENER_SETTINGS: tuple[Setting, ...] = (
         "The versions of TLS that are spoken; older ones are not there.", choices=("TLSv1.2", "TLSv1.3"),
     ),
     _broker(
-        "ssl.cipher.suites", _LIST, None, _LOW,
+        "ssl.cipher.suites", _LIST, (), _LOW,
         "The cipher suites of TLS 1.2, in OpenSSL's names or in those of the RFCs; OpenSSL's own choice when "
         "not set. TLS 1.3 has only good ones, and they are all on.",
     ),
@@ -129,7 +129,7 @@ LISTENER_SETTINGS: tuple[Setting, ...] = (
         "sasl.oauthbearer.expected.issuer", _STRING, None, _LOW, "Who must have issued a token (`iss`).",
     ),
     _broker(
-        "sasl.oauthbearer.expected.audience", _LIST, None, _LOW,
+        "sasl.oauthbearer.expected.audience", _LIST, (), _LOW,
         "Whom a token must be for (`aud`), one of these.",
     ),
     _broker(

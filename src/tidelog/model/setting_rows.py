@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import partial
 
 SettingValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -24,6 +25,7 @@ class SettingType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
@@ -32,15 +34,19 @@ class Scope(Enum):
 
     BROKER = "broker"
     TOPIC = "topic"
+    GROUP = "group"
+    CLIENT_METRICS = "client metrics"
 
 
 class UpdateMode(Enum):
-    """How a setting of a running broker changes; topic settings always change by topic."""
+    """How a setting of a running broker changes; those of topics and groups always change by theirs."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
     TOPIC = "topic"
+    GROUP = "group"
+    CLIENT_METRICS = "client-metrics"
 
 
 class Importance(Enum):
@@ -59,7 +65,11 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table."""
+    """One row of the table.
+
+    An `inert` one is Kafka's and has no effect here. Any legal value is accepted and noted, unless `refused`
+    says why none but the default is.
+    """
 
     name: str
     type: SettingType
@@ -73,6 +83,7 @@ class Setting:
     choices: tuple[str | int, ...] = ()
     synonyms: tuple[Synonym, ...] = ()
     inert: bool = False
+    refused: str = ""
 
     @property
     def sensitive(self) -> bool:
@@ -87,6 +98,13 @@ class Setting:
         return f"<Setting {self.name} {self.type.name.lower()} default={self.default!r}>"
 
 
+_MODE_OF_SCOPE = {
+    Scope.TOPIC: UpdateMode.TOPIC,
+    Scope.GROUP: UpdateMode.GROUP,
+    Scope.CLIENT_METRICS: UpdateMode.CLIENT_METRICS,
+}
+
+
 def broker_setting(
     name: str,
     type: SettingType,
@@ -99,6 +117,7 @@ def broker_setting(
     choices: tuple[str | int, ...] = (),
     update_mode: UpdateMode = UpdateMode.READ_ONLY,
     inert: bool = False,
+    refused: str = "",
 ) -> Setting:
     return Setting(
         name,
@@ -112,7 +131,25 @@ def broker_setting(
         maximum,
         choices,
         (),
-        inert,
+        inert or bool(refused),
+        refused,
+    )
+
+
+noted_setting = partial(broker_setting, inert=True)
+
+
+def refused_setting(
+    name: str,
+    type: SettingType,
+    default: SettingValue,
+    importance: Importance,
+    documentation: str,
+    reason: str,
+    update_mode: UpdateMode = UpdateMode.READ_ONLY,
+) -> Setting:
+    return broker_setting(
+        name, type, default, importance, documentation, update_mode=update_mode, refused=reason
     )
 
 
@@ -126,18 +163,21 @@ def topic_setting(
     maximum: float | None = None,
     choices: tuple[str | int, ...] = (),
     inert: bool = False,
+    refused: str = "",
+    scope: Scope = Scope.TOPIC,
 ) -> Setting:
     return Setting(
         name,
         type,
         default,
         documentation,
-        Scope.TOPIC,
-        UpdateMode.TOPIC,
+        scope,
+        _MODE_OF_SCOPE[scope],
         Importance.MEDIUM,
         minimum,
         maximum,
         choices,
         synonyms,
-        inert,
+        inert or bool(refused),
+        refused,
     )

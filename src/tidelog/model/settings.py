@@ -11,26 +11,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import dropwhile
 from typing import NamedTuple, cast
 
 from tidelog.model.log_config import LogConfig
+from tidelog.model.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, group_value
 from tidelog.model.security_settings import LISTENER_PREFIX, SECURITY_PROTOCOLS, plain_name
+from tidelog.model.setting_values import format_value, parse_value
 from tidelog.model.settings_table import (
     BROKER_SETTINGS,
-    INT32_MAX,
-    INT64_MAX,
     TOPIC_SETTINGS,
     Setting,
-    SettingType,
     SettingValue,
     UpdateMode,
 )
 
-_INTEGER_LIMITS = {
-    SettingType.SHORT: (-(2**15), 2**15 - 1),
-    SettingType.INT: (-INT32_MAX - 1, INT32_MAX),
-    SettingType.LONG: (-INT64_MAX - 1, INT64_MAX),
-}
 _LISTENER = re.compile(r"([A-Za-z0-9_\-]+)://\[?([0-9A-Za-z\-%._:]*)\]?:([0-9]{1,5})")
 
 
@@ -51,6 +46,9 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 class ConfigSynonym(NamedTuple):
@@ -81,72 +79,6 @@ class Listener(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
-
-
-def parse_value(setting: Setting, text: str) -> SettingValue:
-    """Turn the text of a setting into its typed value, or raise ValueError with a sentence."""
-    value = _parse_type(setting, text)
-    _check_range(setting, value)
-    if setting.inert and value != setting.default:
-        raise ValueError(f"{setting.name} has no effect in Tidelog and cannot be set to {text!r}")
-    return value
-
-
-def _parse_type(setting: Setting, text: str) -> SettingValue:
-    text = text.strip()
-    match setting.type:
-        case SettingType.BOOLEAN:
-            if text.lower() not in ("true", "false"):
-                raise ValueError(f"{setting.name} must be true or false, not {text!r}")
-            return text.lower() == "true"
-        case SettingType.SHORT | SettingType.INT | SettingType.LONG:
-            if re.fullmatch(r"[+-]?[0-9]{1,20}", text) is None:
-                raise ValueError(f"{setting.name} must be a whole number, not {text!r}")
-            number = int(text)
-            low, high = _INTEGER_LIMITS[setting.type]
-            if not low <= number <= high:
-                raise ValueError(f"{setting.name} must fit a {setting.type.name.lower()}, {text} does not")
-            return number
-        case SettingType.DOUBLE:
-            try:
-                return float(text)
-            except ValueError:
-                raise ValueError(f"{setting.name} must be a number, not {text!r}") from None
-        case SettingType.LIST:
-            return tuple(item.strip() for item in text.split(",")) if text else ()
-        case _:
-            return text
-
-
-def _check_range(setting: Setting, value: SettingValue) -> None:
-    if isinstance(value, tuple):
-        for item in value:
-            if setting.choices and item not in setting.choices:
-                choices = ", ".join(map(str, setting.choices))
-                raise ValueError(f"{setting.name} may only have {choices}, not {item!r}")
-        return
-    if setting.choices and value not in setting.choices:
-        choices = ", ".join(map(str, setting.choices))
-        raise ValueError(f"{setting.name} must be one of {choices}, not {value!r}")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    if value != value:  # NaN compares with nothing, so the range below would let it through.
-        raise ValueError(f"{setting.name} must be a number")
-    if setting.minimum is not None and value < setting.minimum:
-        raise ValueError(f"{setting.name} must be at least {setting.minimum}, not {value}")
-    if setting.maximum is not None and value > setting.maximum:
-        raise ValueError(f"{setting.name} must be at most {setting.maximum}, not {value}")
-
-
-def format_value(value: SettingValue) -> str | None:
-    """Write a typed value as Kafka would."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value)
 
 
 def unknown_setting_fault(name: str, table: Mapping[str, Setting], kind: str) -> str:
@@ -188,8 +120,6 @@ def topic_config_faults(configs: Mapping[str, str | None]) -> list[str]:
     given = {name: text for name, text in configs.items() if text is not None}
     values, faults = _parse_all(given, TOPIC_SETTINGS, "topic")
     faults += [f"the topic setting {name!r} was given no value" for name in configs if name not in given]
-    if values.get("cleanup.policy") == ():
-        faults.append("cleanup.policy must have delete, compact or both")
     least = cast(int, values.get("min.compaction.lag.ms", TOPIC_SETTINGS["min.compaction.lag.ms"].default))
     most = cast(int, values.get("max.compaction.lag.ms", TOPIC_SETTINGS["max.compaction.lag.ms"].default))
     if least > most:
@@ -262,6 +192,14 @@ class BrokerSettings:
             for name, value in layer.items()
         )
         return f"<BrokerSettings {changed or 'defaults'}>"
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """What the broker was started with that changes nothing here."""
+        static = self._layers[-1][1]
+        return tuple(
+            sorted(name for name, value in static.items() if _row(name).inert and value != _row(name).default)
+        )
 
     def get(self, name: str) -> SettingValue:
         """The typed value of a broker setting; an unknown name is a bug and raises KeyError."""
@@ -382,7 +320,7 @@ class BrokerSettings:
     def explain(self, name: str) -> Explanation:
         """The effective value of a broker setting with its source and everything it overrides."""
         setting = _row(name)
-        synonyms = self._synonyms(_broker_synonyms(name), setting.sensitive)
+        synonyms = self._synonyms(name, _broker_synonyms(name), setting.sensitive)
         value = self._values[name]
         source = next((item.source for item in synonyms), ConfigSource.DEFAULT_CONFIG)
         return Explanation(setting, None if setting.sensitive else format_value(value), source, synonyms)
@@ -391,7 +329,7 @@ class BrokerSettings:
         """The effective value of a topic setting with its source and everything it overrides."""
         setting = TOPIC_SETTINGS[name]
         names = tuple(synonym.name for synonym in setting.synonyms)
-        synonyms = self._synonyms(names, setting.sensitive)
+        synonyms = self._synonyms(names[0], names, setting.sensitive) if names else ()
         text = topic_configs.get(name)
         if text is not None:
             own = ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG)
@@ -399,7 +337,24 @@ class BrokerSettings:
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         return Explanation(setting, format_value(self._topic_default(setting)), source, synonyms)
 
-    def _synonyms(self, names: tuple[str, ...], sensitive: bool) -> tuple[ConfigSynonym, ...]:
+    def explain_group(self, name: str, group_configs: Mapping[str, str]) -> Explanation:
+        """The value of a group's setting with its source and everything it overrides."""
+        setting = GROUP_SETTINGS[name]
+        names = tuple(synonym.name for synonym in setting.synonyms)
+        if names:
+            synonyms = self._synonyms(names[0], names, setting.sensitive)
+        else:
+            default = ConfigSynonym(name, format_value(setting.default), ConfigSource.DEFAULT_CONFIG)
+            synonyms = (default,)
+        text = group_configs.get(name)
+        if text is not None:
+            own = ConfigSynonym(name, text, ConfigSource.GROUP_CONFIG)
+            return Explanation(setting, text, own.source, (own, *synonyms))
+        value = format_value(group_value(name, {}, self))
+        return Explanation(setting, value, synonyms[0].source, synonyms)
+
+    def _synonyms(self, own_name: str, names: tuple[str, ...], sensitive: bool) -> tuple[ConfigSynonym, ...]:
+        """Every value of these names, what counts first, from the first one of `own_name` on."""
         found = [
             ConfigSynonym(name, None if sensitive else format_value(layer[name]), source)
             for source, layer in self._layers
@@ -414,7 +369,8 @@ class BrokerSettings:
                         name, None if sensitive else format_value(default), ConfigSource.DEFAULT_CONFIG
                     )
                 )
-        return tuple(found)
+        # As Kafka does: nothing before the setting itself, and nothing at all where it has no value.
+        return tuple(dropwhile(lambda synonym: synonym.name != own_name, found))
 
     def _faults(self) -> list[str]:
         """Faults that only show when several settings are looked at together."""
@@ -422,11 +378,7 @@ class BrokerSettings:
         for least, most in _ORDERED:
             if self.get_int(least) > self.get_int(most):
                 faults.append(f"{least} ({self.get(least)}) must not exceed {most} ({self.get(most)})")
-        for name in (
-            "log.cleanup.policy",
-            "group.consumer.assignors",
-            "group.coordinator.rebalance.protocols",
-        ):
+        for name in ("group.consumer.assignors", "group.coordinator.rebalance.protocols"):
             if not self.get_list(name):
                 faults.append(f"{name} must not be empty")
         try:
@@ -494,6 +446,16 @@ _BROKER_SYNONYMS = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("node.id", "broker.id"),
 )
+
+
+def explain_client_metrics(name: str, configs: Mapping[str, str]) -> Explanation:
+    """The value of a setting of a subscription to client metrics."""
+    setting = CLIENT_METRICS_SETTINGS[name]
+    text = configs.get(name)
+    if text is None:
+        return Explanation(setting, format_value(setting.default), ConfigSource.DEFAULT_CONFIG, ())
+    own = ConfigSynonym(name, text, ConfigSource.CLIENT_METRICS_CONFIG)
+    return Explanation(setting, text, own.source, (own,))
 
 
 def _broker_synonyms(name: str) -> tuple[str, ...]:

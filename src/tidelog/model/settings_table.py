@@ -1,8 +1,9 @@
 """The one table of settings: every name Tidelog honours, with type, default, valid values and a sentence.
 
 Names, types and defaults are Kafka's; Tidelog's own live under `tidelog.`. A row marked `inert` is a Kafka
-setting that has no effect here: it is listed so that clients can read it, and any value but the default is
-refused, because accepting it would be a lie. `docs/settings.md` is generated from this table.
+setting that has no effect here: it is listed so that clients can read it. Most only tune what is done in
+another way here, so any value is taken and noted; where that would promise something untrue, `refused` says
+why any value but the default is refused. `docs/settings.md` is generated from this table.
 
 Deliberate difference: `segment.bytes` may be as small as in Kafka before 4.0 (14 bytes, not 1 MiB), so that
 small segments can be tried out and tested without a hidden setting.
@@ -11,6 +12,8 @@ small segments can be tried out and tested without a hidden setting.
 from tidelog.model.access_settings import ACCESS_SETTINGS
 from tidelog.model.coordination_settings import COORDINATION_SETTINGS
 from tidelog.model.metrics_settings import METRICS_SETTINGS
+from tidelog.model.noted_settings import NOTED_SETTINGS
+from tidelog.model.refused_settings import REFUSED_SETTINGS
 from tidelog.model.replication_settings import REPLICATION_SETTINGS
 from tidelog.model.security_settings import SECURITY_PROTOCOLS, SECURITY_SETTINGS
 from tidelog.model.setting_rows import (
@@ -84,8 +87,8 @@ _NODE = (
     _broker("delete.topic.enable", _BOOLEAN, True, _HIGH, "Whether topics may be deleted."),
     _broker(
         "num.recovery.threads.per.data.dir", _INT, 2, _HIGH,
-        "How many threads per data folder recover logs at start and flush them at shutdown.", minimum=1,
-        inert=True,
+        "How many threads per data folder recover logs at start and flush them at shutdown; here one does.",
+        minimum=1, update_mode=_CLUSTER, inert=True,
     ),
     _broker(
         "background.threads", _INT, 2, _HIGH,
@@ -143,7 +146,7 @@ _NETWORK = (
     ),
     _broker(
         "queued.max.requests", _INT, 500, _HIGH,
-        "How many requests may wait for an answer before the broker stops reading.", minimum=1, inert=True,
+        "How many requests may wait to be served; here each is served as it is read.", minimum=1, inert=True,
     ),
     _broker(
         "queued.max.request.bytes", _LONG, -1, _MEDIUM,
@@ -298,7 +301,8 @@ _LOG = (
     ),
     _broker(
         "log.flush.start.offset.checkpoint.interval.ms", _INT, MINUTE_MS, _HIGH,
-        "How often the first offsets of the logs are written down.", minimum=0, inert=True,
+        "How often the first offsets of the logs are written down; here with those that are on disk.",
+        minimum=0, inert=True,
     ),
     _broker(
         "log.segment.delete.delay.ms", _LONG, MINUTE_MS, _HIGH,
@@ -320,7 +324,8 @@ _LOG = (
     ),
     _broker(
         "log.preallocate", _BOOLEAN, False, _MEDIUM,
-        "Whether segments are allocated in full when they begin.", inert=True,
+        "Whether segments are allocated in full when they begin; here they grow.",
+        update_mode=_CLUSTER, inert=True,
     ),
 )  # fmt: skip
 
@@ -328,7 +333,8 @@ _CLEANER = (
     _broker("log.cleaner.enable", _BOOLEAN, True, _MEDIUM, "Whether compaction runs."),
     _broker(
         "log.cleaner.threads", _INT, 1, _MEDIUM,
-        "How many partitions are compacted at the same time.", minimum=0, update_mode=_CLUSTER, inert=True,
+        "How many partitions are compacted at the same time; here it is one.",
+        minimum=0, update_mode=_CLUSTER, inert=True,
     ),
     _broker(
         "log.cleaner.backoff.ms", _LONG, 15 * SECOND_MS, _MEDIUM,
@@ -340,12 +346,13 @@ _CLEANER = (
     ),
     _broker(
         "log.cleaner.io.buffer.size", _INT, 512 << 10, _MEDIUM,
-        "How many bytes the cleaner reads at a time.", minimum=0, update_mode=_CLUSTER, inert=True,
+        "How many bytes the cleaner reads at a time; here whole batches.",
+        minimum=0, update_mode=_CLUSTER, inert=True,
     ),
     _broker(
         "log.cleaner.io.max.bytes.per.second", _DOUBLE, 1.7976931348623157e308, _MEDIUM,
         "How many bytes a second the cleaner reads and writes at most.", minimum=0, update_mode=_CLUSTER,
-        inert=True,
+        refused="the cleaner works in a process of its own, as fast as it can",
     ),
     _broker(
         "log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, _MEDIUM,
@@ -547,6 +554,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
     for group in (
         *(_NODE, _NETWORK, SECURITY_SETTINGS, ACCESS_SETTINGS, _DATA, COORDINATION_SETTINGS),
         *(REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, METRICS_SETTINGS, _OWN),
+        *(NOTED_SETTINGS, REFUSED_SETTINGS),
     )
     for setting in group
 }
@@ -607,12 +615,12 @@ _TOPIC_ROWS = (
     _topic(
         "local.retention.bytes", _LONG, -2,
         "How many bytes stay on local disk with remote storage, which there is none of here.",
-        minimum=-2, inert=True,
+        Synonym("log.local.retention.bytes"), minimum=-2, inert=True,
     ),
     _topic(
         "local.retention.ms", _LONG, -2,
         "How long records stay on local disk with remote storage, which there is none of here.",
-        minimum=-2, inert=True,
+        Synonym("log.local.retention.ms"), minimum=-2, inert=True,
     ),
     _topic(
         "max.compaction.lag.ms", _LONG, INT64_MAX,
@@ -652,7 +660,8 @@ _TOPIC_ROWS = (
         Synonym("min.insync.replicas"), minimum=1,
     ),
     _topic(
-        "preallocate", _BOOLEAN, False, "Whether segments are allocated in full when they begin.",
+        "preallocate", _BOOLEAN, False,
+        "Whether segments are allocated in full when they begin; here they grow.",
         Synonym("log.preallocate"), inert=True,
     ),
     _topic(
@@ -665,8 +674,8 @@ _TOPIC_ROWS = (
         inert=True,
     ),
     _topic(
-        "remote.storage.enable", _BOOLEAN, False,
-        "Whether old segments move to remote storage, which there is none of here.", inert=True,
+        "remote.storage.enable", _BOOLEAN, False, "Whether old segments move to remote storage.",
+        refused="there is no remote storage",
     ),
     _topic(
         "retention.bytes", _LONG, -1,

@@ -110,7 +110,7 @@ _ROWS = (
     Api(47, "OffsetDelete", 0, 0, None, Family.GROUP),
     Api(48, "DescribeClientQuotas", 0, 1, 1, Family.SECURITY),
     Api(49, "AlterClientQuotas", 0, 1, 1, Family.SECURITY),
-    Api(55, "DescribeQuorum", 0, 1, 0, Family.METADATA),
+    Api(55, "DescribeQuorum", 0, 2, 0, Family.METADATA),
     Api(50, "DescribeUserScramCredentials", 0, 0, 0, Family.SECURITY),
     Api(51, "AlterUserScramCredentials", 0, 0, 0, Family.SECURITY),
     Api(60, "DescribeCluster", 0, 2, 0, Family.METADATA),

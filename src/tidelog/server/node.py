@@ -72,6 +72,9 @@ class Node:
         """Bind, recover, serve."""
         raise_descriptor_limit()
         loop = asyncio.get_running_loop()
+        if self.settings.without_effect:
+            names = ", ".join(self.settings.without_effect)
+            log.warning("settings of Kafka that have no effect here (see docs/settings.md): %s", names)
         secured = _secured_listeners(self.settings)
         bound = [(listener, _bind(listener, self.settings)) for listener in self.settings.listeners]
         try:

@@ -331,12 +331,13 @@ def test_describe_configs_of_a_topic(version: int) -> None:
     )
     [result] = node.ask("describe_configs", version, request).results
     [retention, segment] = result.configs
-    assert (retention.name, retention.value, retention.config_source) == ("retention.ms", "300000", 4)
+    assert (retention.name, retention.value, retention.config_source) == ("retention.ms", "300000", 5)
     assert (segment.name, segment.value, segment.config_source) == ("segment.ms", "7", 1)
     assert [(item.name, item.value, item.source) for item in segment.synonyms] == [
         ("segment.ms", "7", 1),
-        ("log.roll.hours", "168", 5),
     ]
+    # Set for the broker, but not by the name that the topic's setting goes by: Kafka lists nothing.
+    assert retention.synonyms == ()
     assert not segment.read_only and not segment.is_sensitive
     if version >= 3:
         assert (segment.config_type, segment.documentation) == (5, "The age at which a new segment begins.")
@@ -349,16 +350,18 @@ def test_describe_configs_of_brokers() -> None:
         describe(4, "1"),
         describe(4, ""),
         describe(4, "2"),
-        describe(8, "1"),
-        describe(32, "g"),
+        describe(8, "2"),
+        describe(32, ""),
+        describe(16, ""),
+        describe(7, "x"),
     )
-    own, shared, other, logger, group = node.ask("describe_configs", 4, plain).results
+    own, shared, *refused = node.ask("describe_configs", 4, plain).results
     values = {config.name: config for config in own.configs}
     assert (values["log.retention.bytes"].value, values["log.retention.bytes"].config_source) == ("7", 4)
     assert values["node.id"].read_only and not values["log.retention.bytes"].read_only
     assert values["node.id"].synonyms == () and values["node.id"].documentation is None
     assert shared.configs == () and shared.error_code == 0
-    assert [result.error_code for result in (other, logger, group)] == [ErrorCode.INVALID_REQUEST] * 3
+    assert [result.error_code for result in refused] == [ErrorCode.INVALID_REQUEST] * 5
 
 
 def test_describe_configs_of_topics_that_are_not_there() -> None:
@@ -382,7 +385,7 @@ def test_incremental_alter_configs(version: int) -> None:
     node.create(TopicSpec("a", configs={"segment.ms": "7"}))
     request = body(
         resources=(
-            resource(16, "metrics"),
+            resource(7, "metrics"),
             resource(2, "a", change("cleanup.policy", 2, "compact"), change("segment.ms", 1, None)),
             resource(4, "1", change("log.retention.ms", 0, "9")),
             resource(2, "a2", change("segment.ms", 9, "1")),
@@ -392,7 +395,7 @@ def test_incremental_alter_configs(version: int) -> None:
     )
     answer = node.ask("incremental_alter_configs", version, request)
     assert [(item.resource_type, item.resource_name, item.error_code) for item in answer.responses] == [
-        (16, "metrics", ErrorCode.INVALID_REQUEST),
+        (7, "metrics", ErrorCode.INVALID_REQUEST),
         (2, "a", 0),
         (4, "1", 0),
         (2, "a2", ErrorCode.INVALID_REQUEST),
@@ -409,7 +412,7 @@ def test_alter_configs_replaces_everything(version: int) -> None:
     node = Node()
     node.create(TopicSpec("a", configs={"segment.ms": "7"}))
     request = body(
-        resources=(resource(2, "a", body(name="retention.ms", value="5")), resource(32, "g")),
+        resources=(resource(2, "a", body(name="retention.ms", value="5")), resource(8, "1")),
         validate_only=True,
     )
     node.ask("alter_configs", version, request)
@@ -418,7 +421,7 @@ def test_alter_configs_replaces_everything(version: int) -> None:
     answer = node.ask("alter_configs", version, request)
     assert [item.error_code for item in answer.responses] == [0, ErrorCode.INVALID_REQUEST]
     assert node.image.topics["a"].configs == {"retention.ms": "5"}
-    only_unsupported = body(resources=(resource(32, "g"),), validate_only=False)
+    only_unsupported = body(resources=(resource(8, "1"),), validate_only=False)
     assert len(node.ask("alter_configs", version, only_unsupported).responses) == 1
 
 
@@ -456,6 +459,11 @@ def test_describe_quorum_tells_who_decides_and_how_far_the_metadata_has_come(ver
     [metadata], [unknown] = (topic.partitions for topic in ask().topics)
     assert (metadata.leader_id, metadata.leader_epoch) == (1, node.image.controller_epoch)
     assert [voter.replica_id for voter in metadata.current_voters] == [1, 2]
+    if version >= 2:
+        nodes = {each.node_id: each.listeners for each in ask().nodes}
+        assert set(nodes) == {1, 2}
+        assert all(len(listeners) == 1 and listeners[0].port for listeners in nodes.values())
+        assert metadata.error_message is None and unknown.error_message
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     before = metadata.high_watermark
     node.create(TopicSpec("orders"))
@@ -556,10 +564,8 @@ def test_list_config_resources() -> None:
     assert node.ask("list_config_resources", 0, body()).config_resources == ()
     everything = node.ask("list_config_resources", 1, body(resource_types=())).config_resources
     assert [(item.resource_type, item.resource_name) for item in everything] == [
-        (2, "a"),
-        (2, "b"),
-        (4, "1"),
-        (4, "2"),
+        *((8, "1"), (8, "2"), (4, "1"), (4, "2")),
+        *((2, "a"), (2, "b")),
     ]
     brokers = node.ask("list_config_resources", 1, body(resource_types=(i8(4), i8(4)))).config_resources
     assert [item.resource_name for item in brokers] == ["1", "2"]

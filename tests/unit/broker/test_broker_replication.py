@@ -293,6 +293,23 @@ def test_a_retry_is_recognised_by_the_next_leader() -> None:
     assert produce(cluster, "t", b"3", base_sequence=3, **idempotent).offset == 3
 
 
+def test_every_replica_describes_its_producers() -> None:
+    """Whoever looks for hanging transactions asks each broker for what it has, leader or not (KIP-664)."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    produce(cluster, "t", b"a", b"b", base_sequence=4, producer_id=9, producer_epoch=1)
+    cluster.run_until(same_everywhere(cluster, "t"))
+    topics = [{"name": "t", "partition_indexes": [0, 5]}, {"name": "u", "partition_indexes": [0]}]
+    for node_id in cluster.nodes:
+        answers = ask(cluster, node_id, 61, 0, topics=topics)
+        cluster.run_until(lambda: len(answers))  # noqa: B023
+        there, unknown = answers[0].topics
+        [active] = there.partitions[0].active_producers
+        assert (active.producer_id, active.producer_epoch, active.last_sequence) == (9, 1, 5)
+        for nothing in (there.partitions[1], unknown.partitions[0]):
+            assert nothing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_followers_start_with_the_watermark_they_noted() -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("t")

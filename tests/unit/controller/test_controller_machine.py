@@ -330,6 +330,13 @@ def test_broker_settings_change_for_one_and_for_all() -> None:
     assert "1" not in cluster.image.broker_configs
 
 
+def test_the_last_policy_may_go() -> None:
+    cluster = Cluster()
+    cluster.create(TopicSpec("a"))
+    assert cluster.alter(TOPIC, "a", ConfigChange("cleanup.policy", SUBTRACT, "delete")) == Done()
+    assert cluster.image.topics["a"].configs == {"cleanup.policy": ""}
+
+
 @pytest.mark.parametrize(
     ("type", "name", "change", "expected"),
     [
@@ -339,7 +346,7 @@ def test_broker_settings_change_for_one_and_for_all() -> None:
         (TOPIC, "a", ConfigChange("retention.ms", SET, "-2"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "a", ConfigChange("retention.ms", SET), ErrorCode.INVALID_REQUEST),
         (TOPIC, "a", ConfigChange("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
-        (TOPIC, "a", ConfigChange("cleanup.policy", SUBTRACT, "delete"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "a", ConfigChange("cleanup.policy", SET, "delete,"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "a", ConfigChange("cleanup.policy", APPEND, "shred"), ErrorCode.INVALID_CONFIG),
         (BROKER, "7", ConfigChange("log.retention.ms", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "one", ConfigChange("log.retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),

@@ -1,7 +1,7 @@
 """Consumer groups (KIP-848) by hand: one heartbeat after another, against a log in memory."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -710,3 +710,32 @@ def test_rights_of_strangers_and_of_the_dead_are_not_kept(desk: ConsumerDesk) ->
     assert list(kept) == [("g", "a")]
     desk.pass_time(SETTINGS.consumer_session_timeout_ms + 1)
     assert not kept
+
+
+def test_a_group_has_a_session_and_a_heartbeat_of_its_own() -> None:
+    """They count from the next heartbeat on, and go with the settings."""
+    own = {"consumer.session.timeout.ms": "20000", "consumer.heartbeat.interval.ms": "7000"}
+    desk = ConsumerDesk()
+    assert desk.enter()["heartbeat_interval"] == SETTINGS.consumer_heartbeat_interval_ms
+    with_own = replace(image(t=4), group_configs={"g": own})
+    desk.machine.observe(with_own)
+    assert desk.beat("a", 1, [0, 1, 2, 3])["heartbeat_interval"] == 7_000
+    desk.pass_time(15_000)
+    assert "a" in desk.group.members
+    desk.pass_time(6_000)
+    assert "g" not in desk.machine.durable.consumer_groups or not desk.group.members
+
+
+def test_a_groups_own_times_stay_within_the_brokers_bounds() -> None:
+    settings = GroupSettings(
+        consumer_min_session_timeout_ms=10_000,
+        consumer_max_session_timeout_ms=30_000,
+        consumer_min_heartbeat_interval_ms=1_000,
+        consumer_max_heartbeat_interval_ms=3_000,
+    )
+    times = settings.times_of
+    long, short = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    assert times({long: "60000", short: "10"}) == (30_000, 1_000)
+    assert times({long: "5", short: "5000"}) == (10_000, 3_000)
+    narrow = replace(settings, consumer_max_session_timeout_ms=2_000, consumer_min_session_timeout_ms=1)
+    assert narrow.times_of({long: "60000", short: "3000"}) == settings.consumer_times

@@ -63,8 +63,12 @@ def test_all_faults_are_listed_at_once_with_the_nearest_name() -> None:
         ("compression.type", "brotli"),
         ("compression.gzip.level", "0"),
         ("log.cleanup.policy", "delete,shred"),
-        ("log.cleanup.policy", ""),
-        ("log.preallocate", "true"),
+        ("log.cleanup.policy", "delete,"),
+        ("remote.log.storage.system.enable", "true"),
+        ("process.roles", "broker"),
+        ("authorizer.class.name", "com.example.Authorizer"),
+        ("ssl.keystore.password", "secret"),
+        ("num.io.threads", "0"),
         ("offsets.topic.replication.factor", "40000"),
         ("listeners", "SSL://:9092"),
         ("listeners", "PLAINTEXT://:9092,PLAINTEXT://:9093"),
@@ -156,12 +160,32 @@ def test_topic_faults() -> None:
         "unknown topic setting 'retention.mss'; did you mean 'retention.ms'?"
     ]
     [fault] = topic_config_faults({"remote.storage.enable": "true"})
-    assert "no effect" in fault
+    assert "there is no remote storage" in fault
     [fault] = topic_config_faults({"segment.ms": None})
     assert "no value" in fault
     [fault] = topic_config_faults({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
     assert "must not exceed" in fault
-    assert len(topic_config_faults({"cleanup.policy": "", "segment.bytes": "1"})) == 2
+    assert len(topic_config_faults({"cleanup.policy": "delete,", "segment.bytes": "1"})) == 2
+
+
+def test_neither_deleted_nor_compacted() -> None:
+    """An empty policy keeps everything, as in Kafka 4."""
+    assert topic_config_faults({"cleanup.policy": ""}) == []
+    config = BrokerSettings.resolve({}).log_config({"cleanup.policy": ""})
+    assert not config.deletes and not config.compacted
+    for broker_wide in ("", "compact"):
+        settings = BrokerSettings.resolve({"log.cleanup.policy": broker_wide})
+        assert settings.log_config().compacted is bool(broker_wide)
+        assert not settings.log_config().deletes
+        assert settings.log_config({"cleanup.policy": "delete"}).deletes
+
+
+def test_what_has_no_effect_is_taken_and_told() -> None:
+    settings = BrokerSettings.resolve({"num.io.threads": "4", "num.network.threads": "3", "node.id": "2"})
+    assert settings.without_effect == ("num.io.threads",)
+    assert settings.explain("num.io.threads").value == "4"
+    with pytest.raises(SettingsError, match="there is no KRaft quorum here"):
+        BrokerSettings.resolve({"controller.quorum.voters": "1@localhost:9093"})
 
 
 def test_only_dynamic_broker_settings_may_change() -> None:

@@ -1,7 +1,8 @@
-"""AlterConfigs (key 33), versions 0 to 2: all settings of a topic or broker are replaced.
+"""AlterConfigs (key 33), versions 0 to 2: all settings of a topic, broker or group are replaced.
 
 Whatever is not named goes back to its default; IncrementalAlterConfigs is the better way (KIP-339). A null
 value is refused with INVALID_REQUEST, an unknown or bad setting with INVALID_CONFIG.
+Subscriptions to client metrics are replaced likewise; loggers cannot be.
 """
 
 from collections.abc import Mapping
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import Request
 
+_ALTERED = frozenset(ConfigResourceType)
+
 
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
     """Have the controller replace the settings."""
-    resources = [
+    resources: list[tuple[int, str, ConfigChanges | Refused | None]] = [
         (resource.resource_type, resource.resource_name, _changes(resource))
         for resource in request.body.resources
     ]
@@ -27,7 +30,7 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
 
 
 def _changes(resource: Any) -> ConfigChanges | Refused:
-    if resource.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER):
+    if resource.resource_type not in _ALTERED:
         return unsupported_resource(resource.resource_type)
     changes = tuple(
         ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs

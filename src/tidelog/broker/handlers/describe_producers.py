@@ -1,4 +1,8 @@
-"""DescribeProducers (key 61), version 0: the idempotent and transactional producers a partition remembers."""
+"""DescribeProducers (key 61), version 0: the idempotent and transactional producers a partition remembers.
+
+Any replica answers, the leader or a follower, from its own log: an administrator who looks for hanging
+transactions asks every broker about everything it has (KIP-664).
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -22,9 +26,9 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
 
 
 def _describe(broker: "Broker", topic: str, index: int) -> Mapping[str, object]:
-    partition, error = broker.find_partition(topic, index)
+    partition = broker.replica(topic, index)
     if partition is None:
-        return {"partition_index": index, "error_code": error}
+        return {"partition_index": index, "error_code": broker.absence(topic, index)}
     return {
         "partition_index": index,
         "active_producers": [

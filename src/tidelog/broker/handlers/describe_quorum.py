@@ -1,4 +1,4 @@
-"""DescribeQuorum (key 55), versions 0 and 1: who decides, since when, and how far the metadata has come.
+"""DescribeQuorum (key 55), versions 0 to 2: who decides, since when, and how far the metadata has come.
 
 There is no quorum of controllers here: the metadata is in the coordination store, and any living broker may
 become the controller. The answer says the same things in the words of the protocol, so that
@@ -8,8 +8,8 @@ become the controller. The answer says the same things in the words of the proto
     high watermark         the number of the last metadata change that this broker has followed
     current voters         the living brokers, each of which may become the controller
     log end offset         known of this broker alone, -1 of the others
-
-Version 2 (directory ids, endpoints of controllers) is not served: it would have nothing to say.
+    directory id           none: the metadata lies in no directory of a broker (version 2)
+    nodes                  the voters, with their address on the listener that was asked (version 2)
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,8 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     """Answer from the image."""
     return {
         "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "nodes": _nodes(broker, request.context.listener_name),
         "topics": [
             {
                 "topic_name": topic.topic_name,
@@ -42,11 +44,27 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     }
 
 
+def _nodes(broker: "Broker", listener_name: str) -> list[Fields]:
+    image = broker.image
+    return [
+        {
+            "node_id": each,
+            "listeners": [
+                {"name": name, "host": endpoint.host, "port": endpoint.port}
+                for name, endpoint in image.brokers[each].endpoints.items()
+                if name == listener_name
+            ],
+        }
+        for each in sorted(image.alive_brokers)
+    ]
+
+
 def _partition(broker: "Broker", topic: str, index: int) -> Fields:
     if (topic, index) != (METADATA_TOPIC, 0):
         return {
             "partition_index": index,
             "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_message": f"only partition 0 of {METADATA_TOPIC} has a quorum",
             "leader_id": UNKNOWN,
             "leader_epoch": UNKNOWN,
             "high_watermark": UNKNOWN,
@@ -57,11 +75,16 @@ def _partition(broker: "Broker", topic: str, index: int) -> Fields:
     return {
         "partition_index": index,
         "error_code": ErrorCode.NONE,
+        "error_message": None,
         "leader_id": image.controller_id,
         "leader_epoch": image.controller_epoch,
         "high_watermark": sequence,
         "current_voters": [
-            {"replica_id": each, "log_end_offset": sequence if each == broker.node_id else UNKNOWN}
+            {
+                "replica_id": each,
+                "replica_directory_id": None,
+                "log_end_offset": sequence if each == broker.node_id else UNKNOWN,
+            }
             for each in sorted(image.alive_brokers)
         ],
         "observers": [],

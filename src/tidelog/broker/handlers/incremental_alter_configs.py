@@ -3,12 +3,17 @@
 Appending and subtracting are for settings that are lists, such as `cleanup.policy`; where nothing was set
 they start from the default (KIP-339). Settings of a broker change while it runs only where the table says
 so.
+
+Topics, brokers, groups and subscriptions to client metrics are the controller's. The levels of loggers are
+changed here, on the broker that was asked, and kept nowhere (KIP-412).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.config_answers import submit_changes, unsupported_resource
+from tidelog.broker.config_answers import BROKER_LOGGER, submit_changes, unsupported_resource
+from tidelog.broker.loggers import alter_loggers
 from tidelog.broker.parking import Parked
 from tidelog.controller.commands import ConfigChange, ConfigChanges, ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, Refused
@@ -18,19 +23,30 @@ if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
 
 _OPERATIONS = frozenset(ConfigOperation)
+_ALTERED = frozenset(ConfigResourceType)
 
 
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
     """Have the controller make the changes."""
+    validate_only = request.body.validate_only
+    asked = Counter((resource.resource_type, resource.resource_name) for resource in request.body.resources)
+
+    def changes(resource: Any) -> ConfigChanges | Refused | None:
+        if resource.resource_type != BROKER_LOGGER:
+            return _changes(resource)
+        if asked[resource.resource_type, resource.resource_name] > 1:
+            return Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        return alter_loggers(broker, resource, validate_only=validate_only)
+
     resources = [
-        (resource.resource_type, resource.resource_name, _changes(resource))
+        (resource.resource_type, resource.resource_name, changes(resource))
         for resource in request.body.resources
     ]
-    return submit_changes(broker, resources, validate_only=request.body.validate_only)
+    return submit_changes(broker, resources, validate_only=validate_only)
 
 
 def _changes(resource: Any) -> ConfigChanges | Refused:
-    if resource.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER):
+    if resource.resource_type not in _ALTERED:
         return unsupported_resource(resource.resource_type)
     for config in resource.configs:
         if config.config_operation not in _OPERATIONS:
