@@ -1,4 +1,4 @@
-"""What pyproject.toml says about the license is in the form that build tools keep (PEP 639)."""
+"""What pyproject.toml says is true: the license in the form that build tools keep (PEP 639), the system."""
 
 import tomllib
 from pathlib import Path
@@ -17,3 +17,11 @@ def test_the_license_is_an_spdx_expression() -> None:
     [builder] = content["build-system"]["requires"]
     name, _, lowest = builder.partition(">=")
     assert name == "setuptools" and int(lowest.split(".")[0]) >= SETUPTOOLS_MIN
+
+
+def test_the_system_is_the_one_whose_calls_are_made() -> None:
+    """TCP_USER_TIMEOUT, MSG_MORE, fdatasync, fallocate and /proc are Linux's; nothing is tried elsewhere."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    systems = [line for line in classifiers if line.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert "You need Linux" in (ROOT / "README.md").read_text()

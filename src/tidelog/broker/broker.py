@@ -47,7 +47,7 @@ from tidelog.model.settings import BrokerSettings
 from tidelog.protocol import messages
 from tidelog.protocol.api_versions import Feature
 from tidelog.storage.disk import Disk
-from tidelog.storage.log_directories import LogDirectories
+from tidelog.storage.log_directories import LogDirectories, refuse_used
 from tidelog.storage.partition_metadata import read_topic_id
 
 if TYPE_CHECKING:
@@ -182,6 +182,8 @@ class Broker:
 
     def open(self) -> None:
         """Load the metadata, lock the log directories and open every log; blocks until recovered."""
+        # Before anything is written: the store may lie in a directory that is another broker's.
+        refuse_used(self.disk, self.settings.log_dirs)
         self.metadata = Metadata(
             self._open_store,
             self.static_settings,

@@ -78,6 +78,9 @@ def decode_answer(body: bytes | memoryview) -> Decided | NotController:
 def _decoded(body: bytes | memoryview, read: Decode) -> object:
     try:
         return read(json.loads(bytes(body)))
+    except RecursionError:
+        # Nothing of ours is nested like that; the text would say nothing more.
+        raise MalformedCommand("it is nested too deeply") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise MalformedCommand(f"{error!r} in {bytes(body[:200])!r}") from error
 

@@ -38,6 +38,7 @@ from tidelog.coordination.store import (
     StoreError,
     Write,
 )
+from tidelog.model.addresses import address_text
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.events import SESSION_LOST
 from tidelog.model.image import ClusterImage
@@ -240,7 +241,7 @@ class Metadata:
         now_ms = self._timers.monotonic_ms()
         if self._id_taken_since_ms is None:
             self._id_taken_since_ms = now_ms
-        addresses = ", ".join(f"{host}:{port}" for host, port in holder.endpoints.values())
+        addresses = ", ".join(address_text(host, port) for host, port in holder.endpoints.values())
         if now_ms - self._id_taken_since_ms > self._session_timeout_ms + ID_TAKEN_GRACE_MS:
             message = f"broker id {self.node_id} is already registered by {addresses}"
             if self._started is not None:

@@ -15,6 +15,7 @@ from tidelog.cli.connection import Connection
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.reassignment_plan import Assignment
 from tidelog.cli.wire import call
+from tidelog.model.addresses import address_text
 
 NO_LEADER = -1
 METADATA = 3
@@ -142,7 +143,7 @@ class ClusterAdmin:
         if not found:
             raise CommandError("the cluster names no broker", "check 'tidelog cluster status'")
         broker = found[min(found)]
-        return f"{broker.host}:{broker.port}"
+        return address_text(str(broker.host), broker.port)
 
     @cached_property
     def _versions(self) -> dict[int, tuple[int, int]]:
@@ -177,7 +178,7 @@ class ClusterAdmin:
                 self.admin.describe_cluster(request_timeout=self.connection.timeout_seconds)
             )
         alive = {
-            node.id: BrokerState(node.id, f"{node.host}:{node.port}", node.rack, True)
+            node.id: BrokerState(node.id, address_text(node.host, node.port), node.rack, True)
             for node in described.nodes
         }
         epochs = self._epochs() if self.offers(METADATA, 9) else {}
@@ -222,7 +223,7 @@ class ClusterAdmin:
             include_fenced_brokers=True,
         )
         for broker in self.call(request, DescribeClusterResponse).brokers:
-            address = f"{broker.host}:{broker.port}" if broker.host else None
+            address = address_text(str(broker.host), broker.port) if broker.host else None
             found[broker.broker_id] = BrokerState(
                 broker.broker_id, address, broker.rack, not broker.is_fenced
             )

@@ -34,7 +34,7 @@ def broker_rows(state: ClusterState) -> list[dict[str, Any]]:
 
 def _host_and_port(address: str | None) -> dict[str, Any]:
     host, _, port = (address or "").rpartition(":")
-    return {"host": host or None, "port": int(port) if port else None}
+    return {"host": host.strip("[]") or None, "port": int(port) if port else None}
 
 
 def summary(state: ClusterState) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import click
 
 from tidelog.cli.errors import UNREACHABLE_HINT, CommandError, explained, from_kafka_error
 from tidelog.cli.properties import parse_assignments, read_properties
+from tidelog.model import addresses
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -59,13 +60,10 @@ def probe(bootstrap: str) -> None:
 
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` (the port may be left out; a scheme like PLAINTEXT:// is tolerated)."""
-    plain = address.rpartition("://")[2]
-    host, separator, port = plain.rpartition(":")
-    if not separator or port.endswith("]"):
-        host, port = plain, str(DEFAULT_KAFKA_PORT)
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise click.BadParameter(f"{address!r} is not HOST:PORT", param_hint="'--bootstrap'")
-    return host.strip("[]"), int(port)
+    try:
+        return addresses.split_address(address, DEFAULT_KAFKA_PORT)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param_hint="'--bootstrap'") from fault
 
 
 @dataclass(slots=True)

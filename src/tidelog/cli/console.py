@@ -11,6 +11,7 @@ import click
 
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
+from tidelog.model.addresses import address_text
 
 DEFAULT_CONSOLE_PORT = 8080
 _NEEDED = ("starlette", "uvicorn", "jinja2")
@@ -114,7 +115,7 @@ def console(
         listening = listen(host, port)
     except OSError as failure:
         raise CommandError(
-            f"cannot listen on {host}:{port}: {failure.strerror or failure}",
+            f"cannot listen on {address_text(host, port)}: {failure.strerror or failure}",
             "another --port (0 picks a free one), or stop what uses this one",
         ) from failure
     settings = ConsoleSettings(
@@ -129,8 +130,7 @@ def console(
         allowed_hosts=(*allowed_hosts, host),
         timeout_seconds=connection.timeout_seconds,
     )
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}"
+    address = f"http://{address_text(host, listening.getsockname()[1])}"
 
     def ready() -> None:
         click.echo(f"Console of {connection.bootstrap} at {address}")

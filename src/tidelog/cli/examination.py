@@ -34,6 +34,7 @@ from tidelog.cli.examined_transactions import TransactionQuestions
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import ClientFault, known_code
 from tidelog.client.link import Link
+from tidelog.model.addresses import address_text
 from tidelog.model.errors import ErrorCode
 
 LIST_OFFSETS = 2
@@ -163,10 +164,10 @@ def _all_brokers(link: Link, metadata: Any) -> tuple[SeenBroker, ...]:
         fields = {"endpoint_type": 1, "include_fenced_brokers": True}
         answer = link.request(DESCRIBE_CLUSTER, fields, lowest=2, highest=2)
         for row in answer.brokers:
-            address = f"{row.host}:{row.port}" if row.host else None
+            address = address_text(str(row.host), int(row.port)) if row.host else None
             found[int(row.broker_id)] = SeenBroker(int(row.broker_id), address, alive=not row.is_fenced)
     for row in metadata.brokers:
-        found[int(row.node_id)] = SeenBroker(int(row.node_id), f"{row.host}:{row.port}")
+        found[int(row.node_id)] = SeenBroker(int(row.node_id), address_text(str(row.host), int(row.port)))
     return tuple(found[number] for number in sorted(found))
 
 
@@ -181,7 +182,7 @@ def _open_links(
             return broker
         host, _, port = broker.address.rpartition(":")
         try:
-            link = Link.open(host, int(port), settings)
+            link = Link.open(host.strip("[]"), int(port), settings)
         except ClientFault as fault:
             return replace(broker, fault=_without_address(str(fault), broker.address))
         links[broker.id] = link

@@ -21,6 +21,7 @@ from tidelog.client.offset_reset import (
     partitions_of,
     plan_reset,
 )
+from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -204,7 +205,7 @@ def delete_offsets(connection: Connection, name: str, topics: tuple[str, ...], y
     by_topic: dict[str, list[int]] = {}
     for topic, number in wanted:
         by_topic.setdefault(topic, []).append(number)
-    address = f"{coordinator.host}:{coordinator.port}"
+    address = address_text(coordinator.host, coordinator.port)
     errors = {
         partition: error
         for partition, error in delete_group_offsets(connection, address, name, by_topic).items()

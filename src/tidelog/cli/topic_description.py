@@ -10,6 +10,7 @@ from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.listed_offsets import list_offsets
 from tidelog.cli.output import bytes_text, print_fields, print_table
 from tidelog.cli.positions import Position, PositionKind
+from tidelog.model.addresses import address_text
 
 
 def id_text(value: Any) -> str:
@@ -96,7 +97,7 @@ def _sizes(connection: Connection, names: list[str], known: Any) -> dict[tuple[i
     # Sizes come from DescribeLogDirs, which confluent-kafka lacks; the rest is worth showing without.
     from tidelog.cli.wire import partition_sizes
 
-    brokers = {broker.id: f"{broker.host}:{broker.port}" for broker in known.brokers.values()}
+    brokers = {broker.id: address_text(broker.host, broker.port) for broker in known.brokers.values()}
     wanted = {name: list(known.topics[name].partitions) for name in names}
     try:
         return partition_sizes(connection, brokers, wanted)

@@ -11,6 +11,7 @@ from typing import Any
 from tidelog.cli.connection import Connection
 from tidelog.cli.errors import CommandError, explained, hint_for
 from tidelog.cli.wire import call
+from tidelog.model.addresses import address_text
 
 TRANSACTION_KEY_TYPE = 1
 NOT_OPEN = -1
@@ -55,7 +56,8 @@ class TransactionsOfCluster:
         with explained("the cluster cannot be described"):
             self._metadata = connection.admin().list_topics(timeout=connection.timeout_seconds)
         self.brokers = {
-            broker.id: f"{broker.host}:{broker.port}" for broker in self._metadata.brokers.values()
+            broker.id: address_text(str(broker.host), broker.port)
+            for broker in self._metadata.brokers.values()
         }
 
     def _call(self, broker: int, request: Any, response: type[Any]) -> Any:

@@ -10,7 +10,7 @@ No client library is imported here: start-up is measured in milliseconds.
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from tidelog.cli.broker_options import broker_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
 from tidelog.cli.up_console import console_option, start_console
+from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
     from tidelog.cli.secure_setup import SecureSetup
@@ -56,17 +57,29 @@ def layered_settings(
 ) -> dict[str, str]:
     """Put the layers on top of each other; host and port replace listeners only where they were given."""
     settings = {**file_settings, **environment_settings(environment)}
+    if host is not None or port is not None or advertise is not None:
+        _refuse_replacing(
+            settings, protocol, "--advertise" if host is None and port is None else "--host and --port"
+        )
     if host is not None or port is not None or "listeners" not in settings:
         listen_host = DEFAULT_HOST if host is None else host
         listen_port = DEFAULT_PORT if port is None else port
-        settings["listeners"] = f"{protocol}://{_bracketed(listen_host)}:{listen_port}"
+        settings["listeners"] = f"{protocol}://{address_text(listen_host, listen_port)}"
     if advertise is not None:
         settings["advertised.listeners"] = f"{protocol}://{advertise}"
     return {**settings, **flags}
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+def _refuse_replacing(settings: Mapping[str, str], protocol: str, options: str) -> None:
+    """The flags make one listener of one protocol: they may replace one like it, and nothing else."""
+    listeners = [entry.strip() for entry in settings.get("listeners", "").split(",") if entry.strip()]
+    mapped = protocol in settings.get("listener.security.protocol.map", "").upper()
+    if listeners and (len(listeners) > 1 or mapped or not listeners[0].upper().startswith(f"{protocol}://")):
+        raise CommandError(
+            f"{options} would replace the listeners of the settings ({', '.join(listeners)}) by one that is"
+            f" {protocol}",
+            "change listeners and advertised.listeners in the settings themselves, or with --set listeners=…",
+        )
 
 
 def resolve_settings(overrides: Mapping[str, str]) -> "BrokerSettings":
@@ -203,6 +216,9 @@ def up(
     started = time.perf_counter()
     from_file = read_properties(config_file) if config_file is not None else {}
     flags = parse_assignments(assignments, "'--set'")
+    if secure:
+        # It writes certificates and users before the broker looks for itself.
+        refuse_used_folders([str(DEFAULT_DATA if data is None else data)])
     security = _prepare_security(data, host, advertise) if secure else None
     if metrics_port is not None:
         flags["tidelog.metrics.port"] = str(metrics_port)
@@ -274,9 +290,11 @@ def serve_broker(
     """Run one broker in this process until it is told to stop; the exit code."""
     from tidelog.server.log_format import configure_logging
     from tidelog.server.process import ListenError, NotRegistered, serve
+    from tidelog.storage.log_directories import LogDirectoryUnusable
 
     settings = resolve_settings(overrides)
     _refuse_cluster_folder(settings)
+    refuse_used_folders(settings.log_dirs)
     configure_logging(log_format, log_level)
     if security is not None:
         from tidelog.cli.secure_setup import store_users
@@ -305,6 +323,8 @@ def serve_broker(
             f"the broker could not be registered: {failure}",
             "another id, or stop the broker that has this one",
         ) from failure
+    except LogDirectoryUnusable as failure:
+        raise CommandError(str(failure), "choose another folder with --data") from failure
     except OSError as failure:
         where = failure.filename or ", ".join(settings.log_dirs)
         raise CommandError(
@@ -316,6 +336,17 @@ def serve_broker(
     else:
         click.echo("The broker stopped cleanly.")
     return code
+
+
+def refuse_used_folders(folders: Sequence[str]) -> None:
+    """Say that a folder is another broker's before anything is written to it."""
+    from tidelog.storage.disk import OsDisk
+    from tidelog.storage.log_directories import LogDirectoryUnusable, refuse_used
+
+    try:
+        refuse_used(OsDisk(), folders)
+    except LogDirectoryUnusable as used:
+        raise CommandError(str(used), "stop that broker, or choose another folder with --data") from used
 
 
 def _print_event(event: Mapping[str, object]) -> None:

@@ -13,6 +13,7 @@ import click
 from tidelog.cli.connection import split_address
 from tidelog.cli.errors import CommandError
 from tidelog.cli.up_console import start_console
+from tidelog.model.addresses import address_text
 from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server import local_cluster
 from tidelog.server.broker_process import BrokerProcess
@@ -62,7 +63,6 @@ class ClusterPlan:
         secured = {} if self.security is None else self.security.broker_settings()
         common = {**local_cluster.replication_settings(self.brokers), **secured, **shared}
         metrics_port = common.pop(METRICS_PORT, "")
-        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
         found = []
         for index, (broker_id, port) in enumerate(zip(self.broker_ids(), ports, strict=True)):
             found.append(
@@ -70,7 +70,7 @@ class ClusterPlan:
                     common,
                     data=self.data,
                     broker_id=broker_id,
-                    listeners=f"{self.protocol}://{host}:{port}",
+                    listeners=f"{self.protocol}://{address_text(self.host, port)}",
                     advertised_listeners=self._advertised(index),
                     rack=self.racks[index] if self.racks else None,
                 )
@@ -85,7 +85,7 @@ class ClusterPlan:
         if self.advertise is None:
             return None
         host, port = split_address(self.advertise)
-        return f"{self.protocol}://{f'[{host}]' if ':' in host else host}:{port + index}"
+        return f"{self.protocol}://{address_text(host, port + index)}"
 
     def ports(self) -> list[int]:
         """The ports the brokers listen on."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.client.faults import BadOption
+from tidelog.model.addresses import split_address
 
 DEFAULT_PORT = 9092
 READ_UNCOMMITTED = 0
@@ -174,13 +175,10 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """`host:port,host:port` as pairs; the port may be left out, an IPv6 address stands in brackets."""
     addresses: list[tuple[str, int]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        plain = part.rpartition("://")[2]
-        host, separator, port = plain.rpartition(":")
-        if not separator or port.endswith("]"):
-            host, port = plain, str(DEFAULT_PORT)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise BadOption(f"bootstrap.servers: {part!r} is not host:port")
-        addresses.append((host.strip("[]"), int(port)))
+        try:
+            addresses.append(split_address(part, DEFAULT_PORT))
+        except ValueError as fault:
+            raise BadOption(f"bootstrap.servers: {fault}") from fault
     if not addresses:
         raise BadOption("bootstrap.servers is empty: give the address of one broker or more, host:port")
     return tuple(addresses)

@@ -38,6 +38,7 @@ from tidelog.client.requests import (
     frame_prefix,
     response_body,
 )
+from tidelog.model.addresses import address_text
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.apis import API_VERSIONS
 
@@ -68,7 +69,7 @@ class Link:
 
     def __repr__(self) -> str:
         state = f"closed: {self._closed}" if self._closed else f"{len(self._under_way)} under way"
-        return f"<Link {self.address[0]}:{self.address[1]} {self.settings.security_protocol} {state}>"
+        return f"<Link {address_text(*self.address)} {self.settings.security_protocol} {state}>"
 
     @classmethod
     def open(cls, host: str, port: int, settings: ClientSettings) -> "Link":
@@ -77,7 +78,7 @@ class Link:
         try:
             stream = socket.create_connection((host, port), timeout=seconds)
         except OSError as fault:
-            raise LinkFault(f"no connection to {host}:{port}: {_reason(fault)}") from fault
+            raise LinkFault(f"no connection to {address_text(host, port)}: {_reason(fault)}") from fault
         try:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -131,7 +132,7 @@ class Link:
         if offered is None or version < max(lowest, offered[0]):
             has = "none" if offered is None else f"{offered[0]} to {offered[1]}"
             raise UnsupportedVersion(
-                f"{self.address[0]}:{self.address[1]} offers {has} of {api_name(api_key)},"
+                f"{address_text(*self.address)} offers {has} of {api_name(api_key)},"
                 f" versions {lowest} to {highest} are needed"
             )
         return version
@@ -262,11 +263,11 @@ class Link:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise LinkFault(f"the link to {self.address[0]}:{self.address[1]} is gone: {self._closed}")
+            raise LinkFault(f"the link to {address_text(*self.address)} is gone: {self._closed}")
 
     def _broken(self, reason: str) -> LinkFault:
         self.close(reason)
-        return LinkFault(f"{self.address[0]}:{self.address[1]}: {reason}")
+        return LinkFault(f"{address_text(*self.address)}: {reason}")
 
     def _agree_on_versions(self) -> None:
         from tidelog import __version__
@@ -327,15 +328,15 @@ def _encrypt(stream: socket.socket, host: str, port: int, settings: ClientSettin
         return context.wrap_socket(stream, server_hostname=host)
     except ssl.SSLCertVerificationError as fault:
         raise AuthenticationFailed(
-            f"the certificate of {host}:{port} is not accepted: {fault.verify_message};"
+            f"the certificate of {address_text(host, port)} is not accepted: {fault.verify_message};"
             " name its authority with ssl.ca.location"
         ) from fault
     except ssl.SSLError as fault:
         raise LinkFault(
-            f"{host}:{port}: no TLS there, or not as expected: {fault.reason or fault}"
+            f"{address_text(host, port)}: no TLS there, or not as expected: {fault.reason or fault}"
         ) from fault
     except OSError as fault:
-        raise LinkFault(f"{host}:{port}: {_reason(fault)} during the TLS handshake") from fault
+        raise LinkFault(f"{address_text(host, port)}: {_reason(fault)} during the TLS handshake") from fault
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext:

@@ -7,12 +7,18 @@ thrown away) or against a file of the console's own (`FileCheck`). They are not 
 
 Sessions live in memory, under the hash of a random id that only the browser knows. They end when nobody used
 them for IDLE_SECONDS, and after LIFE_SECONDS in any case. Wrong passwords slow down: after TRIES_MAX of them
-for a name or an address within TRIES_SECONDS, the next are refused unseen.
+for a name from an address within TRIES_SECONDS (or ADDRESS_TRIES_MAX from it for any names), the next from
+there are refused unseen.
+
+A stranger who tries a name must not keep its owner out. So names are counted together with where somebody
+comes from, and a browser in which somebody has logged in before shows that (`Devices`) and is counted by
+itself: behind a proxy everybody has the same address, for what a header says of others is not believed.
 """
 
 import base64
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import threading
 import time
@@ -32,6 +38,9 @@ LIFE_SECONDS = 24 * 3_600.0
 SESSIONS_MAX = 1_000
 TRIES_MAX = 8
 TRIES_SECONDS = 60.0
+ADDRESS_TRIES_MAX = 60
+#: the network of one customer: an IPv6 address alone is nobody's limit
+IPV6_NETWORK_BITS = 64
 TRIED_NAMES_MAX = 10_000
 PASSWORD_CHARACTERS_MAX = 1_024
 CHECK_TIMEOUT_MS = 5_000
@@ -115,33 +124,54 @@ def _digest(session_id: str) -> bytes:
 
 
 class Tries:
-    """Counts wrong passwords by name and by address, so that guessing is slow."""
+    """Counts wrong passwords, so that guessing is slow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+        self._wrong: OrderedDict[bytes, deque[float]] = OrderedDict()
 
-    def check(self, *keys: str) -> None:
+    def check(self, limits: Mapping[str, int]) -> None:
         """ConsoleFault where one of the keys has failed too often lately."""
         oldest = self._clock() - TRIES_SECONDS
         with self._lock:
-            for key in keys:
-                times = self._wrong.get(key, deque())
+            for key, tries_max in limits.items():
+                times = self._wrong.get(_digest(key), deque())
                 while times and times[0] < oldest:
                     times.popleft()
-                if len(times) >= TRIES_MAX:
+                if len(times) >= tries_max:
                     raise ConsoleFault(
                         "too many wrong passwords", "Wait a minute, then try again.", TOO_MANY_REQUESTS
                     )
 
-    def wrong(self, *keys: str) -> None:
+    def wrong(self, limits: Mapping[str, int]) -> None:
         with self._lock:
-            for key in keys:
-                self._wrong.setdefault(key, deque(maxlen=TRIES_MAX)).append(self._clock())
-                self._wrong.move_to_end(key)
+            for key, tries_max in limits.items():
+                digest = _digest(key)  # of one size, whatever somebody calls themselves
+                self._wrong.setdefault(digest, deque(maxlen=tries_max)).append(self._clock())
+                self._wrong.move_to_end(digest)
             while len(self._wrong) > TRIED_NAMES_MAX:
                 self._wrong.popitem(last=False)
+
+
+class Devices:
+    """Marks of browsers in which somebody has logged in; they prove that, and let nobody in."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def mark(self, name: str) -> str:
+        """What the browser of somebody who has logged in is to keep."""
+        number = secrets.token_urlsafe(16)
+        return f"{number}.{self._proof(name, number)}"
+
+    def knows(self, name: str, mark: str) -> bool:
+        """Whether somebody of this name has logged in where this mark is kept."""
+        number, _, proof = mark.partition(".")
+        return hmac.compare_digest(self._proof(name, number).encode(), proof.encode())
+
+    def _proof(self, name: str, number: str) -> str:
+        return hmac.new(self._secret, f"{number}.{name}".encode(), hashlib.sha256).hexdigest()
 
 
 class Check(Protocol):
@@ -233,19 +263,40 @@ class Login:
         self._check = check
         self.sessions = Sessions()
         self.tries = Tries()
+        self.devices = Devices()
 
-    def person(self, name: str, password: str, address: str) -> Person:
+    def person(self, name: str, password: str, address: str, mark: str = "") -> Person:
         """Who this is; ConsoleFault where that is not proven."""
-        keys = (f"name {name}", f"address {address}")
-        self.tries.check(*keys)
+        limits = self._limits(name, address, mark)
+        self.tries.check(limits)
         if len(password) > PASSWORD_CHARACTERS_MAX:
             raise ConsoleFault(f"a password has at most {PASSWORD_CHARACTERS_MAX} characters")
         found = self._check.person(name, password)
         if found is None:
-            self.tries.wrong(*keys)
+            self.tries.wrong(limits)
             raise ConsoleFault(
                 "the name or the password is wrong",
                 "Only those whom this console was told of may log in.",
                 401,
             )
         return found
+
+    def _limits(self, name: str, address: str, mark: str) -> dict[str, int]:
+        """What wrong passwords are counted by, and how many each may have."""
+        if mark and self.devices.knows(name, mark):
+            return {f"device {mark}": TRIES_MAX}
+        network = network_of(address)
+        return {f"name {name} from {network}": TRIES_MAX, f"address {network}": ADDRESS_TRIES_MAX}
+
+
+def network_of(address: str) -> str:
+    """What is counted as one: an IPv4 address, or the network of an IPv6 address."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.version == 4:
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, IPV6_NETWORK_BITS), strict=False))

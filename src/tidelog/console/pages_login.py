@@ -25,11 +25,18 @@ from tidelog.console.rendering import path_part
 OPEN_PATHS = ("/login", "/healthz")
 OPEN_FOLDER = "/static/"
 UNAUTHORIZED = 401
+#: how long a browser remembers that somebody has logged in with it
+DEVICE_SECONDS = 90 * 86_400.0
 
 
 def cookie_name(bootstrap: str) -> str:
     """Cookies know no ports: consoles of several clusters on one host have different names."""
     return f"tidelog_console_{hashlib.sha256(bootstrap.encode()).hexdigest()[:8]}"
+
+
+def device_cookie_name(session_cookie: str) -> str:
+    """The cookie that says that somebody has logged in here before."""
+    return f"{session_cookie}_device"
 
 
 def safe_target(text: str) -> str:
@@ -73,7 +80,8 @@ class LoginGate:
         given = basic_credentials(request.headers)
         if given is None:
             return None
-        person = await run_in_threadpool(login.person, *given, address_of(request))
+        mark = request.cookies.get(device_cookie_name(self._cookie), "")
+        person = await run_in_threadpool(login.person, *given, address_of(request), mark)
         return Session(person, 0.0, 0.0, "")
 
     def _refusal(self, request: Request) -> Response:
@@ -99,6 +107,7 @@ def basic_credentials(headers: Headers) -> tuple[str, str] | None:
 
 
 def address_of(request: Request) -> str:
+    """Who is at the other end of the connection; what X-Forwarded-For says anybody can write."""
     return "unknown" if request.client is None else request.client.host
 
 
@@ -120,7 +129,8 @@ def log_in(console: Console, request: Request, form: dict[str, str]) -> Response
         return RedirectResponse(target, 303)
     name = form.get("name", "").strip()
     try:
-        person = console.login.person(name, form.get("password", ""), address_of(request))
+        mark = request.cookies.get(device_cookie_name(cookie_name(console.settings.bootstrap)), "")
+        person = console.login.person(name, form.get("password", ""), address_of(request), mark)
     except ConsoleFault as fault:
         return _form(console, request, target, fault.status, fault=fault, name=name[:200])
     return _logged_in(console, request, person, target)
@@ -130,14 +140,19 @@ def _logged_in(console: Console, request: Request, person: Person, target: str) 
     assert console.login is not None
     answer = RedirectResponse(target, 303)
     forwarded = request.headers.get("x-forwarded-proto", "")
-    answer.set_cookie(
-        cookie_name(console.settings.bootstrap),
-        console.login.sessions.open(person),
-        max_age=int(LIFE_SECONDS),
-        httponly=True,
-        samesite="lax",
-        secure=request.url.scheme == "https" or forwarded == "https",
-    )
+    cookie = cookie_name(console.settings.bootstrap)
+    for name, value, seconds in (
+        (cookie, console.login.sessions.open(person), LIFE_SECONDS),
+        (device_cookie_name(cookie), console.login.devices.mark(person.name), DEVICE_SECONDS),
+    ):
+        answer.set_cookie(
+            name,
+            value,
+            max_age=int(seconds),
+            httponly=True,
+            samesite="lax",
+            secure=request.url.scheme == "https" or forwarded == "https",
+        )
     return answer
 
 

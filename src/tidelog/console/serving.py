@@ -34,6 +34,8 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                # Anybody can write X-Forwarded-For: wrong passwords are counted by who is really there.
+                proxy_headers=False,
                 # Streams have no end of their own; people who stop the console do not want to wait for them.
                 timeout_graceful_shutdown=STOP_SECONDS_MAX,
             )

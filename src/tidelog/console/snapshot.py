@@ -7,6 +7,8 @@ tells the two apart.
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tidelog.model.addresses import address_text
+
 NO_LEADER = -1
 INTERNAL_PREFIX = "__"
 TopicPartitionKey = tuple[str, int]
@@ -23,7 +25,7 @@ class BrokerView:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

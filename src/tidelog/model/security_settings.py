@@ -114,7 +114,13 @@ LISTENER_SETTINGS: tuple[Setting, ...] = (
     ),
     _broker(
         "sasl.oauthbearer.jwks.endpoint.url", _STRING, None, _MEDIUM,
-        "Where the keys are that tokens of OAUTHBEARER are signed with (JWKS): https:, http: or file:.",
+        "Where the keys are that tokens of OAUTHBEARER are signed with (JWKS): https: or file:, or http: on "
+        "this machine.",
+    ),
+    _broker(
+        "tidelog.sasl.oauthbearer.jwks.plain.http", _BOOLEAN, False, _LOW,
+        "Ask for the keys over plain http: on other machines too. Whoever is on the way can put other keys "
+        "there, and be anybody.",
     ),
     _broker(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms", _LONG, HOUR_MS, _LOW,

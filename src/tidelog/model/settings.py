@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import dropwhile
 from typing import NamedTuple, cast
 
+from tidelog.model.addresses import address_text
 from tidelog.model.log_config import LogConfig
 from tidelog.model.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, group_value
 from tidelog.model.security_settings import LISTENER_PREFIX, SECURITY_PROTOCOLS, plain_name
@@ -77,8 +78,7 @@ class Listener(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{address_text(self.host, self.port)}"
 
 
 def unknown_setting_fault(name: str, table: Mapping[str, Setting], kind: str) -> str:

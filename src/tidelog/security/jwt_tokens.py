@@ -3,7 +3,8 @@
 The keys come from a file or a URL and are kept for `refresh_ms`; a token that names a key which is not among
 them has them read again, not more often than every `retry_ms`. Once there are keys, an issuer on the network
 is not asked for others more often than every `UNKNOWN_KEY_SECONDS_MIN`, for anybody can make a token that
-names one. A file is read again when it changes. What a key may be used for follows from its kind, never from
+names one. A file is read again when it changes. Keys come over TLS or from this machine: who can change them
+on the way can sign any token. What a key may be used for follows from its kind, never from
 what the token says, and a token without a signature is taken only by `UnsecuredTokens`.
 
 Everything here may block and is called from one worker thread at a time, or from several: a lock keeps the
@@ -21,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from tidelog.security.key_addresses import address_fault
 from tidelog.security.oauthbearer import TokenRefused
 
 JWKS_BYTES_MAX = 1 << 20
-FETCH_SECONDS_MAX = 5.0
 UNKNOWN_KEY_SECONDS_MIN = 10.0
 #: what a key of each kind can have signed
 ALGORITHMS_BY_KEY_TYPE = {
@@ -74,9 +75,15 @@ class KeySet:
         *,
         refresh_ms: int,
         retry_ms: int,
+        plain_http: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Raises ValueError for a URL that keys must not come from; `plain_http` allows http: anywhere."""
+        fault = address_fault(url, plain_http=plain_http)
+        if fault is not None:
+            raise ValueError(f"the keys cannot come from {url}: {fault}")
         self._url = url
+        self._plain_http = plain_http
         self._refresh_seconds = refresh_ms / 1000
         self._retry_seconds = retry_ms / 1000
         self._monotonic = monotonic
@@ -136,7 +143,7 @@ class KeySet:
             for fields in found:
                 if fields.get("use", "sig") == "sig" and fields.get("kty") in ALGORITHMS_BY_KEY_TYPE:
                     keys[fields.get("kid")] = (PyJWK.from_dict(fields), fields["kty"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, PyJWTError) as fault:
+        except (OSError, *_UNREADABLE, PyJWTError) as fault:
             if not self._keys:
                 raise TokenRefused(f"the keys at {self._url} cannot be read: {fault}") from fault
             return  # those from before go on being good until the issuer answers again
@@ -149,11 +156,9 @@ class KeySet:
             with open(path, "rb") as file:  # noqa: PTH123  # the path is one of the URL
                 content = file.read(JWKS_BYTES_MAX + 1)
         else:
-            import urllib.request
+            from tidelog.security.key_download import download
 
-            request = urllib.request.Request(self._url, headers={"Accept": "application/json"})
-            with urllib.request.urlopen(request, timeout=FETCH_SECONDS_MAX) as answer:
-                content = answer.read(JWKS_BYTES_MAX + 1)
+            content = download(self._url, JWKS_BYTES_MAX + 1, plain_http=self._plain_http)
         if len(content) > JWKS_BYTES_MAX:
             raise ValueError(f"more than {JWKS_BYTES_MAX} bytes")
         return bytes(content)

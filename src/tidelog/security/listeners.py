@@ -4,6 +4,7 @@ A `ListenerSecurity` is made from the settings once, when the broker starts, and
 there and then. It makes the exchanges of its mechanisms; who the users are is asked anew for each.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import cast
 
@@ -17,6 +18,8 @@ from tidelog.security.oauthbearer import OAuthBearerExchange
 from tidelog.security.plain import PlainExchange
 from tidelog.security.scram import ScramExchange, Users
 from tidelog.security.tls import ReloadingContext, TlsSettings, server_context
+
+log = logging.getLogger(__name__)
 
 
 class ListenerSecurity:
@@ -100,10 +103,23 @@ def _token_checker(settings: BrokerSettings, listener: str) -> TokenChecker:
     )
     url = cast("str | None", value("jwks.endpoint.url"))
     if url:
-        if url.partition(":")[0] not in ("https", "http", "file"):
-            raise ValueError("sasl.oauthbearer.jwks.endpoint.url must begin with https:, http: or file:")
+        plain_http = settings.for_listener(
+            listener, "tidelog.sasl.oauthbearer.jwks.plain.http", "OAUTHBEARER"
+        )
+        missing = [
+            f"sasl.oauthbearer.expected.{name}"
+            for name, rule in (("audience", rules.audience), ("issuer", rules.issuer))
+            if not rule
+        ]
+        if missing:
+            log.warning(
+                "the listener %s takes tokens that were made for anybody: set %s (Kafka 4.4 asks for it)",
+                listener,
+                " and ".join(missing),
+            )
         keys = KeySet(
             url,
+            plain_http=bool(plain_http),
             refresh_ms=cast(int, value("jwks.endpoint.refresh.ms")),
             retry_ms=cast(int, value("jwks.endpoint.retry.backoff.ms")),
         )

@@ -15,6 +15,7 @@ import threading
 from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server.log_format import configure_logging
 from tidelog.server.process import ListenError, ReadyInfo, serve
+from tidelog.storage.log_directories import LogDirectoryUnusable
 
 PARENT_GONE_GRACE_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
@@ -79,6 +80,8 @@ def main() -> int:
         print("the settings cannot be used:", *refused.faults, sep="\n  - ", file=sys.stderr)
     except ListenError as fault:
         print(fault.strerror or fault, file=sys.stderr)
+    except LogDirectoryUnusable as fault:
+        print(fault, file=sys.stderr)
     return 1
 
 

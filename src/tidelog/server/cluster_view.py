@@ -9,6 +9,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.model.addresses import address_text
 from tidelog.protocol.primitives import (
     DECODING_ERRORS,
     INT32,
@@ -106,7 +107,7 @@ def _ask_securely(address: tuple[str, int], topics: bool, security: "ClientSetti
         finally:
             link.close()
     except (ClientFault, *DECODING_ERRORS) as fault:
-        raise NoView(f"{address[0]}:{address[1]}: {fault}") from fault
+        raise NoView(f"{address_text(*address)}: {fault}") from fault
 
 
 def _receive(channel: socket.socket, size_bytes: int) -> bytes:
@@ -128,7 +129,7 @@ def _parse(answer: memoryview, position: int) -> ClusterView:
         host, position = read_string(answer, position + 4)
         (port,) = INT32.unpack_from(answer, position)
         _, position = read_nullable_string(answer, position + 4)
-        addresses[broker_id] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        addresses[broker_id] = address_text(host, port)
     (controller_id,) = INT32.unpack_from(answer, position)
     partitions: list[PartitionView] = []
     count, position = read_array_length(answer, position + 4)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
 from tidelog.broker.exposition import CONTENT_TYPE, single
+from tidelog.model.addresses import EVERYWHERE, address_text
 from tidelog.server.process_metrics import LoopProbe, connection_families, process_families
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class MetricsEndpoint:
         """Listen; port 0 becomes one that is free."""
         self._server = await self._loop.create_server(lambda: HttpConnection(self), host or None, port)
         bound_port = self._server.sockets[0].getsockname()[1]
-        shown = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{bound_port}/metrics"
+        shown = "127.0.0.1" if host in EVERYWHERE else host
+        self.url = f"http://{address_text(shown, bound_port)}/metrics"
 
     def close(self) -> None:
         """Close the listener and every connection."""

@@ -11,6 +11,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.broker import Broker
+from tidelog.model.addresses import EVERYWHERE, address_text
 from tidelog.model.errors import Refused
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings, Listener
@@ -128,9 +129,9 @@ class Node:
         self._workers.run(Broker.warm, _ignore)
         first = bound[0][0]
         endpoint = endpoints[first.name]
-        host = "127.0.0.1" if endpoint.host in ("", "0.0.0.0", "::") else endpoint.host
+        host = "127.0.0.1" if endpoint.host in EVERYWHERE else endpoint.host
         return ReadyInfo(
-            f"{host}:{endpoint.port}",
+            address_text(host, endpoint.port),
             self.broker.node_id,
             self.broker.image.cluster_id,
             self.settings.log_dirs,
@@ -153,7 +154,7 @@ class Node:
         except OSError as fault:
             raise ListenError(
                 fault.errno or errno.EINVAL,
-                f"cannot serve metrics on {host}:{port}: {fault.strerror or fault}",
+                f"cannot serve metrics on {address_text(host, port)}: {fault.strerror or fault}",
             ) from fault
 
     @staticmethod
@@ -295,7 +296,7 @@ def _advertised(settings: BrokerSettings, bound: list[tuple[Listener, socket.soc
     endpoints = {}
     for listener in settings.advertised_listeners:
         host = listener.host
-        if host in ("", "0.0.0.0", "::"):
+        if host in EVERYWHERE:
             host = socket.gethostname()
         endpoints[listener.name] = Endpoint(host, listener.port or ports[listener.name])
     return endpoints

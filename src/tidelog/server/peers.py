@@ -32,6 +32,7 @@ from tidelog.client.requests import (
     frame_prefix,
     response_body,
 )
+from tidelog.model.addresses import address_text
 from tidelog.model.metadata import Endpoint
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class _Link(asyncio.BufferedProtocol):
             # Also a timeout, which is an OSError.
             self._connecting = None
             why = str(fault) or "timed out"
-            reason = f"no connection to {self.endpoint.host}:{self.endpoint.port}: {why}"
+            reason = f"no connection to {address_text(self.endpoint.host, self.endpoint.port)}: {why}"
             if self._transport is not None:
                 # The time was up in the very turn in which the connection was made. It is closed now, and
                 # uvloop tells nobody: what was sent on it would wait for its own deadline.
@@ -233,7 +234,7 @@ class _Link(asyncio.BufferedProtocol):
 
     def _refused(self, reason: str) -> None:
         """The other side does not believe us, or we do not believe it."""
-        reason = f"no authentication at {self.endpoint.host}:{self.endpoint.port}: {reason}"
+        reason = f"no authentication at {address_text(self.endpoint.host, self.endpoint.port)}: {reason}"
         self._peers.report(reason)
         self._backoff_ms = REFUSED_BACKOFF_MS
         waiting = self._take(self._unsent)

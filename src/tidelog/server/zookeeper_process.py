@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tidelog.model.addresses import address_text
+
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JARS_VARIABLE = "TIDELOG_ZOOKEEPER_JARS"
 TICK_TIME_MS = 500
@@ -141,7 +143,7 @@ class ZookeeperServers:
     @property
     def connect_string(self) -> str:
         """What goes into zookeeper.connect; a chroot may be added."""
-        return ",".join(f"{self._host}:{port}" for port in self._ports)
+        return ",".join(address_text(self._host, port) for port in self._ports)
 
     def start(self) -> None:
         classes = ":".join(str(jar) for jar in find_jars(self._jars))
@@ -238,7 +240,8 @@ class ZookeeperServers:
                 probe.bind((self._host, port))
             except OSError as error:
                 raise ZookeeperError(
-                    f"{self._host}:{port} cannot be listened on: {error.strerror}", "choose another --port"
+                    f"{address_text(self._host, port)} cannot be listened on: {error.strerror}",
+                    "choose another --port",
                 ) from error
 
     def _write_configurations(self) -> None:
@@ -247,7 +250,7 @@ class ZookeeperServers:
             quorum_ports = _free_ports(self._host, 2 * self.count)
             for index in range(self.count):
                 first, second = quorum_ports[2 * index : 2 * index + 2]
-                members[f"server.{index + 1}"] = f"{self._host}:{first}:{second}"
+                members[f"server.{index + 1}"] = f"{address_text(self._host, first)}:{second}"
         for index, port in enumerate(self._ports):
             folder = self._folder(index)
             folder.mkdir(parents=True, exist_ok=True)

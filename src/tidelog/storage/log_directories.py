@@ -549,16 +549,27 @@ class LogDirectories:
         return f"<LogDirectories {', '.join(each.path for each in self.directories)} logs={len(self.logs)}>"
 
 
-def _open_directory(
-    disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
-) -> LogDirectory:
-    _make_directory_durably(disk, path)
+def refuse_used(disk: Disk, paths: Iterable[str]) -> None:
+    """Raise LogDirectoryUnusable if a broker uses one of the directories; nothing is written."""
+    for path in paths:
+        if disk.exists(f"{path}/{LOCK}"):
+            _lock(disk, path).close()
+
+
+def _lock(disk: Disk, path: str) -> File:
     try:
-        lock = disk.lock(f"{path}/{LOCK}")
+        return disk.lock(f"{path}/{LOCK}")
     except BlockingIOError as error:
         raise LogDirectoryUnusable(
             f"log.dirs: {path} is in use by another broker; stop it, or give this one another directory"
         ) from error
+
+
+def _open_directory(
+    disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
+) -> LogDirectory:
+    _make_directory_durably(disk, path)
+    lock = _lock(disk, path)
     try:
         properties = _check_properties(disk, path, cluster_id, node_id, new_directory_id)
         marker = f"{path}/{CLEAN_SHUTDOWN}"

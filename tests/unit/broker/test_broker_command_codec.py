@@ -21,6 +21,8 @@ from tidelog.broker.command_codec import (
 )
 from tidelog.controller.commands import Command, CreateTopics, Result, TopicSpec
 
+#: deeper than any parser goes
+NESTED = b'{"command":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 COMMANDS = typing.get_args(Command)
 RESULTS = typing.get_args(Result)
 
@@ -111,3 +113,9 @@ def test_what_is_no_answer_is_refused() -> None:
     for body in (b"{}", b'{"results":[{}],"sequence":1}', b'{"results":[],"sequence":"x"}', b"7"):
         with pytest.raises(MalformedCommand):
             decode_answer(body)
+
+
+@pytest.mark.parametrize("decode", [decode_command, decode_answer])
+def test_what_is_nested_without_end_is_malformed(decode: typing.Callable[[bytes], object]) -> None:
+    with pytest.raises(MalformedCommand, match="nested"):
+        decode(NESTED)

@@ -5,6 +5,7 @@ import re
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import click
@@ -106,6 +107,32 @@ def test_listener_flags(host: str | None, port: int | None, flags: dict[str, str
     settings = layered_settings({}, {}, flags, host=host, port=port, advertise="me:1")
     assert settings["listeners"] == listeners
     assert settings["advertised.listeners"] == "PLAINTEXT://me:1"
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [
+        {"listeners": "SASL_SSL://0.0.0.0:9093"},
+        {"listeners": "PLAINTEXT://127.0.0.1:9092,SASL_SSL://0.0.0.0:9093"},
+        {"listeners": "INSIDE://127.0.0.1:9092", "listener.security.protocol.map": "INSIDE:SSL"},
+        {"listeners": "PLAINTEXT://127.0.0.1:9092", "listener.security.protocol.map": "PLAINTEXT:SASL_SSL"},
+    ],
+)
+@pytest.mark.parametrize("flags", [{"port": 9095}, {"host": "0.0.0.0"}, {"advertise": "me:1"}])
+def test_flags_never_replace_listeners_that_are_not_like_theirs(
+    configured: dict[str, str], flags: dict[str, Any]
+) -> None:
+    """--port beside a file with SASL_SSL would open the broker to everybody."""
+    chosen: dict[str, Any] = {"host": None, "port": None, "advertise": None, **flags}
+    with pytest.raises(CommandError, match="would replace the listeners") as refused:
+        layered_settings(configured, {}, {}, **chosen)
+    assert "--set listeners=" in refused.value.hint
+
+
+def test_flags_replace_a_listener_like_theirs() -> None:
+    configured = {"listeners": "PLAINTEXT://127.0.0.1:9092"}
+    settings = layered_settings(configured, {}, {}, host=None, port=9095, advertise=None)
+    assert settings["listeners"] == "PLAINTEXT://127.0.0.1:9095"
 
 
 ENDS = {("t", 0): LogEnds(10, 100, 50), ("t", 1): LogEnds(0, 5, None)}

@@ -134,12 +134,76 @@ def test_tries_are_forgotten_after_a_while() -> None:
     now = [0.0]
     tries = Tries(lambda: now[0])
     for _ in range(login.TRIES_MAX):
-        tries.wrong("name ada")
-    tries.check("name bob")
+        tries.wrong({"ada": login.TRIES_MAX})
+    tries.check({"bob": login.TRIES_MAX})
     with pytest.raises(ConsoleFault):
-        tries.check("name ada")
+        tries.check({"ada": login.TRIES_MAX})
     now[0] += login.TRIES_SECONDS + 1
-    tries.check("name ada")
+    tries.check({"ada": login.TRIES_MAX})
+
+
+class OnePerson:
+    """Ada, whose password is PASSWORD."""
+
+    def person(self, name: str, password: str) -> Person | None:
+        return Person(name, "change") if (name, password) == ("ada", PASSWORD) else None
+
+
+def guess(door: Login, name: str, address: str, times: int, mark: str = "") -> list[int]:
+    """The status of each wrong try."""
+    found = []
+    for _ in range(times):
+        with pytest.raises(ConsoleFault) as fault:
+            door.person(name, "wrong", address, mark)
+        found.append(fault.value.status)
+    return found
+
+
+def test_a_stranger_keeps_nobody_out() -> None:
+    door = Login(OnePerson())
+    assert guess(door, "ada", "203.0.113.9", 20)[-1] == 429
+    assert door.person("ada", PASSWORD, "198.51.100.1").name == "ada"
+    with pytest.raises(ConsoleFault):
+        door.person("ada", PASSWORD, "203.0.113.9")
+
+
+def test_a_browser_that_was_let_in_before_is_let_in_behind_the_same_proxy() -> None:
+    door = Login(OnePerson())
+    mark = door.devices.mark("ada")
+    assert guess(door, "ada", "127.0.0.1", 20)[-1] == 429
+    assert door.person("ada", PASSWORD, "127.0.0.1", mark).name == "ada"
+    # It is no way to guess without end, and no mark of another person or of one's own making counts.
+    assert guess(door, "ada", "127.0.0.1", 20, mark)[-1] == 429
+    for forged in (door.devices.mark("bob"), Login(OnePerson()).devices.mark("ada"), "x", "x.y"):
+        with pytest.raises(ConsoleFault):
+            door.person("ada", PASSWORD, "127.0.0.1", forged)
+
+
+def test_one_address_cannot_try_all_names() -> None:
+    door = Login(OnePerson())
+    codes = [guess(door, f"name-{number}", "203.0.113.9", 1)[0] for number in range(70)]
+    assert codes == [401] * login.ADDRESS_TRIES_MAX + [429] * (70 - login.ADDRESS_TRIES_MAX)
+
+
+def test_a_network_of_ipv6_addresses_is_one_address() -> None:
+    door = Login(OnePerson())
+    codes = [guess(door, "ada", f"2001:db8:0:1::{number:x}", 1)[0] for number in range(1, 20)]
+    assert codes[-1] == 429
+    assert door.person("ada", PASSWORD, "2001:db8:0:2::1").name == "ada"
+
+
+def test_a_session_is_never_locked(browser: TestClient) -> None:
+    enter(browser, "ada", PASSWORD)
+    stranger = TestClient(browser.app, base_url="http://localhost")
+    for number in range(login.TRIES_MAX + 2):
+        last = enter(stranger, "ada", f"guess-{number}").status_code
+    assert last == 429
+    assert browser.get("/api/events").status_code == 200
+    # And logging in again works there: this browser has been let in before.
+    session = next(name for name in browser.cookies if not name.endswith("_device"))
+    browser.cookies.delete(session)
+    assert browser.get("/api/events").status_code == 401
+    assert enter(browser, "ada", PASSWORD).status_code == 303
 
 
 @pytest.mark.parametrize("line", ["ada:change:my-own-password", "ada:owner:scrypt$AA==$AA==", "ada"])

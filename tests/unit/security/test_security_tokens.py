@@ -1,10 +1,17 @@
 """JSON Web Tokens against a set of keys: signatures, claims, rotation, and what attackers try."""
 
 import base64
+import io
 import json
+import threading
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPMessage
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jwt
 import pytest
@@ -17,6 +24,7 @@ from tidelog.security.jwt_tokens import (
     TokenRules,
     UnsecuredTokens,
 )
+from tidelog.security.key_download import _CarefulRedirects
 from tidelog.security.oauthbearer import TokenRefused
 
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -153,3 +161,102 @@ def test_made_up_keys_do_not_have_the_issuer_asked_again_and_again(monkeypatch: 
     now += UNKNOWN_KEY_SECONDS_MIN
     assert keys.find("ec"), "a key that the issuer has since then"
     assert len(reads) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "fits"),
+    [
+        ("https://issuer.example/keys", True),
+        ("file:///etc/keys.json", True),
+        ("http://127.0.0.1:8080/keys", True),
+        ("http://[::1]:8080/keys", True),
+        ("http://localhost/keys", True),
+        ("http://issuer.example/keys", False),
+        ("http://127.0.0.1.issuer.example/keys", False),
+        ("http://127.0.0.1@issuer.example/keys", False),
+        ("ftp://issuer.example/keys", False),
+        ("data:application/json,{}", False),
+    ],
+)
+def test_keys_come_over_tls_or_from_this_machine(url: str, fits: bool) -> None:
+    if fits:
+        KeySet(url, refresh_ms=1000, retry_ms=100)
+        return
+    with pytest.raises(ValueError, match="the keys cannot come from"):
+        KeySet(url, refresh_ms=1000, retry_ms=100)
+
+
+def test_plain_http_can_be_allowed() -> None:
+    KeySet("http://issuer.example/keys", refresh_ms=1000, retry_ms=100, plain_http=True)
+
+
+class Issuer(BaseHTTPRequestHandler):
+    """Sends everybody elsewhere."""
+
+    target = ""
+    served: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.served.append(self.path)
+        if self.path == "/keys" and self.target:
+            self.send_response(302)
+            self.send_header("Location", self.target)
+            self.end_headers()
+            return
+        body = json.dumps({"keys": [jwk(RSA_KEY, "rsa")]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def issuer() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Issuer)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    Issuer.served.clear()
+    yield f"http://127.0.0.1:{server.server_port}"
+    Issuer.target = ""
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "ftp://127.0.0.1/keys", "http://issuer.example/keys", "data:,x"]
+)
+def test_a_redirect_leads_nowhere_that_keys_may_not_come_from(issuer: str, target: str) -> None:
+    Issuer.target = target
+    with pytest.raises(TokenRefused, match="cannot be read"):
+        KeySet(f"{issuer}/keys", refresh_ms=1000, retry_ms=100).find("rsa")
+    assert Issuer.served == ["/keys"]
+
+
+def test_a_redirect_within_what_is_allowed_is_followed(issuer: str) -> None:
+    Issuer.target = f"{issuer}/elsewhere"
+    assert KeySet(f"{issuer}/keys", refresh_ms=1000, retry_ms=100).find("rsa")
+    assert Issuer.served == ["/keys", "/elsewhere"]
+
+
+def test_a_redirect_never_leaves_tls() -> None:
+    """Not even to this machine, nor where plain http is allowed from the beginning."""
+    handler = _CarefulRedirects(plain_http=True)
+    request = urllib.request.Request("https://issuer.example/keys")
+    for target in ("http://issuer.example/keys", "http://127.0.0.1/keys", "file:///keys"):
+        with pytest.raises(urllib.error.URLError, match="not followed"):
+            handler.redirect_request(request, io.BytesIO(), 302, "Found", HTTPMessage(), target)
+    again = handler.redirect_request(
+        request, io.BytesIO(), 302, "Found", HTTPMessage(), "https://other.example/keys"
+    )
+    assert again is not None and again.full_url == "https://other.example/keys"
+
+
+def test_keys_nested_without_end_are_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(TokenRefused, match="cannot be read"):
+        KeySet(path.as_uri(), refresh_ms=1000, retry_ms=100).find("rsa")
