@@ -7,8 +7,8 @@ Epochs: 0 opens a session (closing the one named), -1 closes it, any other value
 expected. Partitions that gave data move to the end of the session, so that a small `fetch.max.bytes` serves
 all in turn.
 
-A session is memory that outlives its connection, so it holds nothing but partitions that exist and that its
-client may read: a request that names others is answered without one (epoch 0), or ends the session that it
+A session is memory that outlives its connection, so it holds only partitions that its client may read, nearly
+all of which exist: a request that names others is answered without one (epoch 0), or ends the session that it
 belongs to. All sessions together have at most `max.incremental.fetch.session.cache.slots` places and
 `PARTITIONS_MAX` partitions. Room is made as in Kafka: one that was not used for two minutes goes, or one that
 is older than that and smaller than the new one.
@@ -149,7 +149,7 @@ class FetchSessions:
         """Find or open the session of a request: (session, whether it was just opened, error).
 
         A privileged one, a follower's, always finds room. `may_remember` says whether all that the request
-        names exists and may be read.
+        names may be kept.
         """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (OPENING_EPOCH, CLOSING_EPOCH):

@@ -26,6 +26,7 @@ from tidelog.broker.partition import Partition
 from tidelog.broker.read_replicas import preferred_read_replica
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import TOPIC_NAME_LENGTH_MAX
 from tidelog.protocol.apis import FETCH
 from tidelog.protocol.fetch import (
     FIRST_TOPIC_ID,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Chunks = list[bytes | LogSlice]
+#: partitions in a session that do not exist, or not yet: a client may be ahead of this broker
+UNKNOWN_PARTITIONS_MAX = 100
 #: from here on a consumer says which rack it is in, and may read from followers
 FIRST_RACK = 11
 # An alias with parameters would be called through typing, at ten times the cost.
@@ -315,18 +318,19 @@ def handle(
 
 
 def _may_remember(broker: "Broker", context: ConnectionContext, request: FetchRequest) -> bool:
-    """Whether all that a request names exists and may be read: nothing else is kept in a session."""
+    """Whether a session may keep what a request names: all of it may be read, and nearly all exists."""
     image, authorization = broker.image, broker.authorization
+    unknown = 0
     for asked, partitions in request.topics:
-        topic = image.topics.get(asked) if isinstance(asked, str) else image.topic_by_id(asked)
-        if topic is None:
-            return False
-        count = len(topic.partitions)
-        if any(not 0 <= wanted.partition < count for wanted in partitions):
-            return False
-        if authorization is not None and not authorization.allows(
-            context, AclOperation.READ, ResourceType.TOPIC, topic.name
+        name = asked if isinstance(asked, str) else image.topic_names_by_id.get(asked)
+        if authorization is not None and (
+            name is None or not authorization.allows(context, AclOperation.READ, ResourceType.TOPIC, name)
         ):
+            return False
+        topic = None if name is None else image.topics.get(name)
+        count = 0 if topic is None else len(topic.partitions)
+        unknown += sum(not 0 <= wanted.partition < count for wanted in partitions)
+        if unknown > UNKNOWN_PARTITIONS_MAX or (name is not None and len(name) > TOPIC_NAME_LENGTH_MAX):
             return False
     return True
 

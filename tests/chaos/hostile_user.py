@@ -1,0 +1,283 @@
+"""A user without rights sends every API the largest legal and illegal requests.
+
+`hostile_user.py` prints for each API and version how long another client waited for Metadata, what the broker
+computed and what it kept, and ends with exit code 0 if all of it is below the bounds (docs/security.md).
+`--api NAME` chooses, `--source PATH` attacks another version of the package, `--quick` is what `make test` does.
+
+The requests come from the table of APIs and from the schemas, so a new API is attacked without a line here.
+Eight connections send them, each beginning with another kind: see `KINDS`.
+"""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "support"))
+
+from hostile_broker import MIB, HostileBroker, Probe, Seen, receive
+from kafka_wire import frame
+from largest_requests import KIO_VERSION_MAX, LargestRequest
+
+from tidelog.protocol.apis import APIS, FETCH, PRODUCE, Api, Stage
+from tidelog.protocol.primitives import PARTITIONS_MAX, STRING_BYTES_MAX
+
+#: the bounds that docs/security.md states
+METADATA_MS_MAX = 250
+KEPT_MIB_MAX = 32
+CONNECTIONS = 8
+ELEMENTS_MAX = 50_000
+#: frames before a login
+UNAUTHENTICATED_BYTES_MAX = 512 << 10
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an attack is."""
+
+    frame_bytes_max: int
+    elements_max: int
+    partitions_max: int
+    #: how often each connection goes through all kinds
+    rounds: int
+    pipelined: int
+
+
+FULL = Scale(100 << 20, ELEMENTS_MAX, PARTITIONS_MAX, 1, 2_000)
+QUICK = Scale(4 << 20, ELEMENTS_MAX // 5, PARTITIONS_MAX // 10, 1, 200)
+
+
+class Requests:
+    """The requests of one API and version, kind by kind."""
+
+    def __init__(self, api: Api, version: int, scale: Scale, frame_bytes_max: int) -> None:
+        self.api, self.version, self._scale = api, version, scale
+        self._room = frame_bytes_max - 64
+        self._flexible = api.flexible(version)
+        elements = scale.partitions_max if api.key in (PRODUCE, FETCH) else scale.elements_max
+        self._elements_max = elements
+        self._elements_limit = PARTITIONS_MAX if api.key in (PRODUCE, FETCH) else ELEMENTS_MAX
+
+    def _body(self, **sizes: int) -> LargestRequest:
+        return LargestRequest(self.api.module, self.version, **sizes)
+
+    def _frame(self, body: bytes) -> bytes:
+        return frame(self.api.key, self.version, 7, body, flexible=self._flexible)
+
+    def _fitting(self, elements_max: int, name: str = "elements", **sizes: int) -> bytes:
+        """The request with as many elements as the broker takes and a frame holds."""
+        one, two = self._body(**{name: 1}, **sizes), self._body(**{name: 2}, **sizes)
+        bytes_each = len(two.encode()) - len(one.encode())
+        first_bytes = len(one.encode())
+        elements_each = two.element_count - one.element_count
+        if not elements_each:
+            return one.encode()
+        count = (elements_max - one.element_count) // elements_each
+        count = min(count, (self._room - first_bytes) // max(bytes_each, 1))
+        return self._body(**{name: max(1, count + 1)}, **sizes).encode() if count > 0 else one.encode()
+
+    def small(self) -> bytes:
+        return self._frame(self._body().encode())
+
+    def most_elements(self) -> bytes:
+        return self._frame(self._fitting(self._elements_max))
+
+    def most_inner_elements(self) -> bytes:
+        return self._frame(self._fitting(self._elements_max, "inner_elements"))
+
+    def longest_names(self) -> bytes:
+        return self._frame(self._fitting(self._elements_max, strings=STRING_BYTES_MAX))
+
+    def most_tags(self) -> bytes:
+        return self._frame(self._fitting(self._elements_max, tags=1_000 if self._flexible else 0))
+
+    def largest_blob(self) -> bytes:
+        one = self._body()
+        base = len(one.encode())
+        return self._frame(self._body(blobs=max(0, self._room - base - 64) if one.has_blobs else 0).encode())
+
+    def too_many_elements(self) -> bytes:
+        return self._frame(self._fitting(self._elements_limit * 2, strings=1))
+
+    def too_long_string(self) -> bytes:
+        return self._frame(self._body(long_string=0, elements=1_000).encode())
+
+    def announced_elements(self) -> bytes:
+        """Zeros and ones after the small beginning: lengths that are lies, up to the largest frame."""
+        body = self._body(elements=0).encode()
+        return self._frame(body[: len(body) // 2] + b"\x7f\xff\xff\xff" + b"\x01" * (self._room - len(body)))
+
+    def pipelined(self) -> bytes:
+        """Many middling requests at once."""
+        some = self._frame(self._fitting(min(500, self._elements_max)))
+        return some * min(self._scale.pipelined, max(1, (8 * MIB) // len(some)))
+
+
+Kind = Callable[[Requests], bytes]
+KINDS: tuple[Kind, ...] = (
+    Requests.most_elements,
+    Requests.most_inner_elements,
+    Requests.longest_names,
+    Requests.most_tags,
+    Requests.largest_blob,
+    Requests.too_many_elements,
+    Requests.too_long_string,
+    Requests.announced_elements,
+    Requests.pipelined,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one API and version did to the broker and to the other client."""
+
+    what: str
+    seen: Seen
+    kept_mib: float
+    peak_mib: float
+    cpu_seconds: float
+    seconds: float
+    answered: int
+    closed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what:45} Metadata {self.seen.worst_ms:6.0f} ms ({self.seen.worst_cpu_ms:5.0f} ms CPU), "
+            f"kept {self.kept_mib:6.1f} MiB (peak {self.peak_mib:5.0f}), {self.cpu_seconds:5.1f} s CPU in "
+            f"{self.seconds:5.1f} s, {self.answered} answered, {self.closed} closed"
+        )
+
+
+class Attacker(threading.Thread):
+    """One connection after the other, sending what it is given and reading what comes."""
+
+    def __init__(self, broker: HostileBroker, frames: list[bytes], rounds: int, authenticated: bool) -> None:
+        super().__init__(daemon=True)
+        self._broker, self._frames, self._rounds = broker, frames, rounds
+        self._authenticated = authenticated
+        self.answered = self.closed = 0
+
+    def run(self) -> None:
+        for _ in range(self._rounds):
+            for data in self._frames:
+                with (
+                    contextlib.suppress(OSError),
+                    self._broker.connect(authenticated=self._authenticated) as stream,
+                ):
+                    stream.settimeout(120)
+                    self._send(stream, data)
+
+    def _send(self, stream: "object", data: bytes) -> None:
+        import socket
+
+        assert isinstance(stream, socket.socket)
+        try:
+            stream.sendall(data)
+            for _ in _frames(data):
+                receive(stream)
+                self.answered += 1
+        except ConnectionError:
+            self.closed += 1
+
+
+def _frames(data: bytes) -> Iterator[int]:
+    position = 0
+    while position < len(data):
+        yield position
+        position += 4 + int.from_bytes(data[position : position + 4], "big")
+
+
+def cases(names: list[str] | None = None) -> list[tuple[Api, int]]:
+    """Every API with its oldest and newest version."""
+    found = []
+    for api in APIS.values():
+        if names and api.name not in names:
+            continue
+        oldest = max(api.min_version, api.served_from)
+        newest = min(api.max_version, KIO_VERSION_MAX.get(api.name, api.max_version))
+        found += [(api, version) for version in sorted({oldest, newest})]
+    return found
+
+
+def attack(
+    broker: HostileBroker, probe: Probe, api: Api, version: int, scale: Scale, *, authenticated: bool = True
+) -> Outcome:
+    """Have eight connections send one API everything, and see what comes of it."""
+    bytes_max = scale.frame_bytes_max if authenticated else UNAUTHENTICATED_BYTES_MAX
+    requests = Requests(api, version, scale, bytes_max)
+    frames = [kind(requests) for kind in KINDS]
+    # What is imported and made once is there before anything is measured.
+    Attacker(broker, [requests.small()] * 3, 1, authenticated).run()
+    probe.seen()
+    before_bytes, cpu_before, begun = broker.resident_bytes(), broker.cpu_seconds(), time.monotonic()
+    attackers = []
+    for number in range(CONNECTIONS):
+        first = number * len(frames) // CONNECTIONS
+        attackers.append(Attacker(broker, frames[first:] + frames[:first], scale.rounds, authenticated))
+    for attacker in attackers:
+        attacker.start()
+    peak_bytes = before_bytes
+    for attacker in attackers:
+        while attacker.is_alive():
+            attacker.join(0.05)
+            peak_bytes = max(peak_bytes, broker.resident_bytes())
+    seconds = time.monotonic() - begun
+    time.sleep(0.2)
+    seen = probe.seen()
+    assert broker.running, f"the broker died:\n{broker.log_text()[-4000:]}"
+    assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
+    who = "" if authenticated else " before login"
+    return Outcome(
+        f"{api.name} v{version}{who}",
+        seen,
+        (broker.resident_bytes() - before_bytes) / MIB,
+        peak_bytes / MIB,
+        broker.cpu_seconds() - cpu_before,
+        seconds,
+        sum(attacker.answered for attacker in attackers),
+        sum(attacker.closed for attacker in attackers),
+    )
+
+
+def faults(outcome: Outcome, *, by_cpu: bool) -> list[str]:
+    """Which bounds an outcome breaks."""
+    waited = outcome.seen.worst_cpu_ms if by_cpu else outcome.seen.worst_ms
+    found = []
+    if waited > METADATA_MS_MAX:
+        found.append(f"another client waited {waited:.0f} ms for Metadata, more than {METADATA_MS_MAX}")
+    if outcome.kept_mib > KEPT_MIB_MAX:
+        found.append(f"{outcome.kept_mib:.0f} MiB are kept, more than {KEPT_MIB_MAX}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--api", action="append")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--source")
+    arguments = parser.parse_args()
+    scale = QUICK if arguments.quick else FULL
+    broken = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="tidelog-hostile-") as folder,
+        HostileBroker(Path(folder), scale.frame_bytes_max, arguments.source) as broker,
+        Probe(broker) as probe,
+    ):
+        for api, version in cases(arguments.api):
+            for authenticated in (True, False) if api.stage is Stage.OPENING else (True,):
+                outcome = attack(broker, probe, api, version, scale, authenticated=authenticated)
+                found = faults(outcome, by_cpu=False)
+                broken += bool(found)
+                print(f"{'FAILED' if found else 'ok    '} {outcome}", flush=True)
+    print(f"{broken} broke a bound")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
