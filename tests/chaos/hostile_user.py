@@ -2,7 +2,7 @@
 
 `hostile_user.py` prints for each API and version how long another client waited for Metadata, what the broker
 computed and what it kept, and ends with exit code 0 if all of it is below the bounds (docs/security.md).
-`--api NAME` chooses, `--source PATH` attacks another version of the package, `--quick` is what `make test` does.
+`--api NAME` chooses, `--source PATH` attacks another version of the package, `--quick` is smaller.
 
 The requests come from the table of APIs and from the schemas, so a new API is attacked without a line here.
 Eight connections send them, each beginning with another kind: see `KINDS`.
@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 from hostile_broker import MIB, HostileBroker, Probe, Seen, receive
 from kafka_wire import frame
