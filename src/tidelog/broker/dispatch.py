@@ -1,8 +1,9 @@
 """From a frame to an answer: header, API row, handler.
 
 `Dispatcher.handle` takes one request frame and returns the answer's chunks, a `PendingAnswer` that is filled
-later, or None where the protocol has no answer (Produce with acks=0). It raises `CloseConnection` where Kafka
-closes the connection: an unknown API or version, or bytes that do not follow the schema.
+later, `HELD` where the frame shall be offered again after `ConnectionContext.throttle_ms`, or None where the
+protocol has no answer (Produce with acks=0). It raises `CloseConnection` where Kafka closes the connection:
+an unknown API or version, or bytes that do not follow the schema.
 
 Produce, Fetch and ApiVersions have hand-written codecs; every other API is decoded and encoded through kio
 and served by the module of its name in `tidelog.broker.handlers`, imported on first use.
@@ -49,6 +50,10 @@ METADATA_CACHE_ENTRIES_MAX = 256
 METADATA_CACHE_REQUEST_BYTES_MAX = 4096
 
 
+#: the request waits for its turn: its principal is above a quota; the server offers it again
+HELD = object()
+
+
 class CloseConnection(Exception):
     """The peer broke the protocol in a way that has no answer."""
 
@@ -90,7 +95,7 @@ class ConnectionContext:
         #: the delegation token that it authenticated with, if it did
         self.token_id = ""
         self.encrypted = False
-        #: whether it is another broker that fetches: quotas are not for it
+        #: whether the last Fetch request came from a broker: it is not counted
         self.is_replica = False
         #: for how long the server shall read nothing from it, since it is above a quota
         self.throttle_ms = 0
@@ -186,6 +191,7 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {}
         self._metadata_cache: dict[tuple[int, str, tuple[str, str] | None, bytes], bytes] = {}
         self._metadata_version = -1
+        self._began_ns = 0
         self._elements_max = broker.static_settings.get_int("tidelog.request.elements.max")
 
     def handle_again(
@@ -233,7 +239,7 @@ class Dispatcher:
         if not api.serves(version):
             return self._unserved(api, version, correlation_id)
         quotas = self._broker.quotas
-        began_ns = 0 if quotas is None else perf_counter_ns()
+        self._began_ns = began_ns = 0 if quotas is None else perf_counter_ns()
         try:
             flexible = api.first_flexible is not None and version >= api.first_flexible
             position = body_position(frame, client_id_length, flexible)
@@ -243,6 +249,8 @@ class Dispatcher:
                 != context.client_id_raw
             ):
                 context.remember_client_id(frame, client_id_length)
+            if quotas is not None and quotas.hold_ms(context, api, version):
+                return HELD
             if key == PRODUCE:
                 answer = self._settle(
                     self._produce(self._broker, context, version, correlation_id, frame, position)
@@ -258,12 +266,16 @@ class Dispatcher:
             else:
                 answer = self._control(context, api, version, correlation_id, frame, position)
         except MalformedRequest as fault:
+            if quotas is not None:
+                quotas.finished(context, perf_counter_ns() - began_ns)
             raise CloseConnection(f"malformed request: {fault}") from fault
         if quotas is not None:
             if key == PRODUCE:
                 answer = quotas.produced(context, version, len(frame), perf_counter_ns() - began_ns, answer)
             elif key == FETCH:
                 answer = quotas.fetch_took(context, version, perf_counter_ns() - began_ns, answer)
+            else:
+                quotas.finished(context, perf_counter_ns() - began_ns)
         requests = self._requests
         if type(answer) is PendingAnswer:
             answer.api_key, answer.began_ns, answer.requests = key, requests.began_ns, requests
@@ -353,7 +365,7 @@ class Dispatcher:
             return response_frame(api, version, correlation_id, body)
         result = self._call(context, api, version, frame, position)
         if isinstance(result, Parked):
-            return self._settle_control(result, api, version, correlation_id)
+            return self._settle_control(context, result, api, version, correlation_id)
         self._requests.look_for_errors(api.key, result)
         body = messages.encode_response(api, version, result)
         if len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX:
@@ -371,7 +383,7 @@ class Dispatcher:
     ) -> Any:
         result = self._call(context, api, version, frame, position)
         if isinstance(result, Parked):
-            return self._settle_control(result, api, version, correlation_id)
+            return self._settle_control(context, result, api, version, correlation_id)
         self._requests.look_for_errors(api.key, result)
         return response_frame(api, version, correlation_id, messages.encode_response(api, version, result))
 
@@ -386,7 +398,10 @@ class Dispatcher:
         request = Request(context, api, version, body)
         quotas = self._broker.quotas
         if quotas is not None:
-            return quotas.serve(lambda asked: self._authorized(handler, asked), request, perf_counter_ns)
+            began_ns = self._began_ns
+            return quotas.serve(
+                lambda asked: self._authorized(handler, asked), request, lambda: perf_counter_ns() - began_ns
+            )
         return self._authorized(handler, request)
 
     def _authorized(self, handler: Handler, request: Request) -> Any:
@@ -404,13 +419,21 @@ class Dispatcher:
         result.deliver_to(pending.fill)
         return pending if pending.chunks is None else pending.chunks
 
-    def _settle_control(self, parked: Parked, api: Api, version: int, correlation_id: int) -> Any:
+    def _settle_control(
+        self, context: ConnectionContext, parked: Parked, api: Api, version: int, correlation_id: int
+    ) -> Any:
         pending = PendingAnswer(parked)
+        later = False
 
         def deliver(fields: messages.Fields) -> None:
+            quotas = self._broker.quotas if later else None
+            began_ns = 0 if quotas is None else perf_counter_ns()
             self._requests.look_for_errors(api.key, fields)
             body = messages.encode_response(api, version, fields)
+            if quotas is not None:
+                quotas.took_later(context, perf_counter_ns() - began_ns)
             pending.fill(response_frame(api, version, correlation_id, body))
 
         parked.deliver_to(deliver)
+        later = True
         return pending if pending.chunks is None else pending.chunks

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.security.quotas import TokenBucket
 
 #: the version from which on a topic above the limit is refused
-_STRICT_SINCE = {"CreateTopics": 6, "CreatePartitions": 3, "DeleteTopics": 5}
+STRICT_SINCE = {"CreateTopics": 6, "CreatePartitions": 3, "DeleteTopics": 5}
 _ANSWERED = {"CreateTopics": "topics", "CreatePartitions": "results", "DeleteTopics": "responses"}
 _FIRST_DELETE_BY_ID = 6
 
@@ -31,7 +31,7 @@ def serve_mutation(
 ) -> tuple[Any, int]:
     """Serve a request as far as there are tokens; its answer, and how long to wait."""
     name = request.api.name
-    strict_since = _STRICT_SINCE.get(name)
+    strict_since = STRICT_SINCE.get(name)
     if strict_since is None:
         return call(request), 0
     asked = "topic_names" if name == "DeleteTopics" and request.version < _FIRST_DELETE_BY_ID else "topics"

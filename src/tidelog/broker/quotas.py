@@ -5,7 +5,8 @@ There are none until somebody sets one (AlterClientQuotas), and then nothing her
 
     producer_byte_rate         bytes of Produce requests, counted when they arrive
     consumer_byte_rate         bytes of records in Fetch answers; above the limit the answer is empty
-    request_percentage         time that the broker spends on requests; 100 is all that its one thread has
+    request_percentage         time that the broker spends on requests, from reading one to its answer; 100 is
+                               all that its one thread has
     controller_mutation_rate   partitions created and deleted, in tokens (KIP-599)
     connection_creation_rate   new connections from an address
 
@@ -13,12 +14,21 @@ Who is above a limit is told in the answer how long to wait (KIP-219), and nothi
 connection for so long: `ConnectionContext.throttle_ms` asks the server for that. The limit that holds and
 who shares it is Kafka's choice (see security/quotas); each broker counts for itself, as in Kafka.
 
-Not counted: what brokers do for each other (Fetch of followers, commands for the controller).
+Deliberate differences from Kafka: those who share a limit wait together. A request that comes while they do,
+on whatever connection, is held until the wait is over (`hold_ms`), so that more connections, or new ones, do
+not get more. And the wait of `request_percentage` has no bound: in Kafka it ends with a window, which lets
+long requests through far above the limit.
+
+Not counted: what brokers ask of each other (Fetch of followers, markers and verification of transactions,
+commands for the controller), if the peer may act as a broker (CLUSTER_ACTION); and what comes before a client
+has said who it is.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.mutation_quota import STRICT_SINCE, serve_mutation
 from tidelog.model.client_quotas import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -26,52 +36,60 @@ from tidelog.model.client_quotas import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from tidelog.protocol.apis import PRODUCE
 from tidelog.protocol.primitives import INT32
-from tidelog.security.quotas import SampledRate, TokenBucket, Windows, find_address_limit, find_limit
+from tidelog.security.quotas import TokenBucket, find_address_limit, find_limit
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import ConnectionContext, PendingAnswer, Request
     from tidelog.model.image import ClusterImage
+    from tidelog.protocol.apis import Api
 
-#: what brokers ask of each other is not counted
-_BETWEEN_BROKERS = {"WriteTxnMarkers": 0, "AddPartitionsToTxn": 4}
-#: rates kept of clients; when there are more, those that are over are forgotten
-RATES_MAX = 10_000
+#: what brokers ask of each other, and from which version on
+_BETWEEN_BROKERS = {"Fetch": 0, "WriteTxnMarkers": 0, "AddPartitionsToTxn": 4}
+#: buckets kept of clients; when there are more, those that are full are forgotten, then the oldest
+BUCKETS_MAX = 10_000
 PEERS_MAX = 10_000
+#: longer client ids are known by their hash
+CLIENT_ID_LENGTH_MAX = 256
+CONNECTIONS_BURST_MS = 1_000
 PRODUCE_FIRST_FLEXIBLE = 9
 FETCH_FIRST_FLEXIBLE = 12
 _NANOSECONDS_PER_PERCENT = 1e7
 
-RateKey = tuple[str, str | None, str | None]
+BucketKey = tuple[str, str | None, str | None]
 
 
 class Meter:
-    """A limit, and how fast those are who share it."""
+    """A limit, and what those who share it may still do."""
 
-    __slots__ = ("limit", "rate")
+    __slots__ = ("bucket", "limit")
 
-    def __init__(self, limit: float, rate: SampledRate) -> None:
+    def __init__(self, limit: float, bucket: TokenBucket) -> None:
         self.limit = limit
-        self.rate = rate
+        self.bucket = bucket
 
     def record(self, value: float, now_ms: int) -> int:
         """Note so much more; how long to wait now."""
-        self.rate.record(value, now_ms)
-        return self.rate.throttle_ms(self.limit, now_ms)
+        self.bucket.take(value, self.limit, now_ms)
+        return self.bucket.throttle_ms(self.limit, now_ms)
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long to wait before anything more."""
+        return self.bucket.throttle_ms(self.limit, now_ms)
 
 
 class Meters:
     """What holds for one user and client id; None where nothing does."""
 
-    __slots__ = ("consumer", "mutation_limit", "mutations", "producer", "requests")
+    __slots__ = ("consumer", "mutations", "producer", "requests")
 
     def __init__(self) -> None:
         self.producer: Meter | None = None
         self.consumer: Meter | None = None
         self.requests: Meter | None = None
-        self.mutation_limit = 0.0
-        self.mutations: TokenBucket | None = None
+        self.mutations: Meter | None = None
 
 
 class Quotas:
@@ -80,15 +98,18 @@ class Quotas:
     def __init__(self, broker: "Broker", image: "ClusterImage") -> None:
         settings = broker.static_settings
         self._broker = broker
-        self.windows = Windows(
-            settings.get_int("quota.window.num"), settings.get_int("quota.window.size.seconds") * 1000
+        samples = settings.get_int("quota.window.num")
+        # Kafka measures over the full windows before the one under way.
+        self._burst_ms = max(samples - 1, 1) * settings.get_int("quota.window.size.seconds") * 1000
+        self._mutation_burst_ms = (
+            settings.get_int("controller.quota.window.num")
+            * settings.get_int("controller.quota.window.size.seconds")
+            * 1000
         )
-        self._mutation_windows = Windows(
-            settings.get_int("controller.quota.window.num"),
-            settings.get_int("controller.quota.window.size.seconds") * 1000,
-        )
-        self._rates: dict[RateKey, SampledRate] = {}
-        self._buckets: dict[RateKey, TokenBucket] = {}
+        #: in the order in which they were last looked up
+        self._buckets: dict[BucketKey, Meter] = {}
+        #: how much of the time of the request under way was counted already; None where none of it is to be
+        self._counted_ns: int | None = 0
         self._meters: dict[tuple[str, str | None], Meters] = {}
         self.adopt(image)
 
@@ -107,46 +128,84 @@ class Quotas:
 
     def meters(self, context: "ConnectionContext") -> Meters:
         """What holds for the peer of a connection."""
-        found = self._meters.get((context.principal, context.client_id))
-        return self._find_meters(context.principal, context.client_id) if found is None else found
+        client_id = context.client_id
+        found = self._meters.get((context.principal, client_id))
+        if found is not None:
+            return found
+        if client_id is not None and len(client_id) > CLIENT_ID_LENGTH_MAX:
+            # Looked up each time, for it is long to keep.
+            made = self._find_meters(context.principal, client_id)
+            self._meters.pop((context.principal, client_id), None)
+            return made
+        return self._find_meters(context.principal, client_id)
 
     def _find_meters(self, principal: str, client_id: str | None) -> Meters:
         if len(self._meters) >= PEERS_MAX:
             self._meters.clear()
         user = principal.partition(":")[2]
-        now_ms = self._now_ms()
         made = self._meters[principal, client_id] = Meters()
-        made.producer = self._meter(PRODUCER_BYTE_RATE, user, client_id or "", now_ms)
-        made.consumer = self._meter(CONSUMER_BYTE_RATE, user, client_id or "", now_ms)
-        made.requests = self._meter(REQUEST_PERCENTAGE, user, client_id or "", now_ms)
-        limit = find_limit(self._limits, CONTROLLER_MUTATION_RATE, user, client_id or "")
-        if limit is not None:
-            key = (CONTROLLER_MUTATION_RATE, limit.user, limit.client_id)
-            made.mutation_limit = limit.value
-            made.mutations = self._bucket(key, limit.value, self._mutation_windows, now_ms)
+        made.producer = self._meter(PRODUCER_BYTE_RATE, user, client_id or "", self._burst_ms)
+        made.consumer = self._meter(CONSUMER_BYTE_RATE, user, client_id or "", self._burst_ms)
+        made.requests = self._meter(REQUEST_PERCENTAGE, user, client_id or "", self._burst_ms)
+        made.mutations = self._meter(CONTROLLER_MUTATION_RATE, user, client_id or "", self._mutation_burst_ms)
         return made
 
-    def _meter(self, key: str, user: str, client_id: str, now_ms: int) -> Meter | None:
+    def _meter(self, key: str, user: str, client_id: str, burst_ms: int) -> Meter | None:
         limit = find_limit(self._limits, key, user, client_id)
         if limit is None:
             return None
-        shared = (key, limit.user, limit.client_id)
-        rate = self._rates.get(shared)
-        if rate is None:
-            if len(self._rates) >= RATES_MAX:
-                over_ms = now_ms - self.windows.samples * self.windows.size_ms
-                self._rates = {k: rate for k, rate in self._rates.items() if rate.last_ms > over_ms}
-            rate = self._rates[shared] = SampledRate(self.windows, now_ms)
-        return Meter(limit.value, rate)
+        return self._shared((key, limit.user, _known_as(limit.client_id)), limit.value, burst_ms)
 
-    def _bucket(self, key: RateKey, limit: float, windows: Windows, now_ms: int) -> TokenBucket:
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            if len(self._buckets) >= RATES_MAX:
-                over_ms = now_ms - windows.samples * windows.size_ms
-                self._buckets = {k: one for k, one in self._buckets.items() if one.last_ms > over_ms}
-            bucket = self._buckets[key] = TokenBucket(windows, limit, now_ms)
-        return bucket
+    def _shared(self, key: BucketKey, limit: float, burst_ms: int) -> Meter:
+        """What all have together whose limit has this key."""
+        now_ms = self._now_ms()
+        present = self._buckets.pop(key, None)
+        if present is None and len(self._buckets) >= BUCKETS_MAX:
+            self._make_room(now_ms)
+        bucket = TokenBucket(burst_ms, limit, now_ms) if present is None else present.bucket
+        self._buckets[key] = meter = Meter(limit, bucket)
+        return meter
+
+    def _make_room(self, now_ms: int) -> None:
+        """Forget who has nothing to wait for; a client that has as many names as it likes has no limit."""
+        kept = {k: one for k, one in self._buckets.items() if not one.bucket.is_full(one.limit, now_ms)}
+        for key in list(kept)[: max(len(kept) - BUCKETS_MAX // 2, 0)]:
+            del kept[key]
+        self._buckets = kept
+        self._meters = {}
+
+    # -- before a request is served
+
+    def hold_ms(self, context: "ConnectionContext", api: "Api", version: int) -> int:
+        """How long a request has to wait before it is served: somebody who shares its limit was above it."""
+        self._counted_ns = 0
+        if context.gate is not None:
+            self._counted_ns = None  # nobody has said yet who it is
+            return 0
+        meters = self.meters(context)
+        waits_ms, quota = 0, "request"
+        if meters.requests is not None:
+            waits_ms = meters.requests.wait_ms(self._now_ms())
+        if api.key == PRODUCE and meters.producer is not None:
+            by_bytes_ms = meters.producer.wait_ms(self._now_ms())
+            if by_bytes_ms > waits_ms:
+                waits_ms, quota = by_bytes_ms, "produce"
+        elif meters.mutations is not None and version < STRICT_SINCE.get(api.name, 0):
+            by_tokens_ms = meters.mutations.wait_ms(self._now_ms())
+            if by_tokens_ms > waits_ms:
+                waits_ms, quota = by_tokens_ms, "mutation"
+        if not waits_ms or self._between_brokers(context, api, version):
+            return 0
+        self._mute(context, waits_ms, quota)
+        return waits_ms
+
+    def _between_brokers(self, context: "ConnectionContext", api: "Api", version: int) -> bool:
+        """Whether brokers ask this of each other, and the peer may act as one."""
+        since = _BETWEEN_BROKERS.get(api.name)
+        if since is None or version < since:
+            return False
+        authorization = self._broker.authorization
+        return authorization is None or authorization.allows_cluster_action(context)
 
     # -- data
 
@@ -185,7 +244,7 @@ class Quotas:
         consumer = self.meters(context).consumer
         if consumer is None:
             return None
-        return max(int(consumer.limit * (self.windows.samples - 1) * self.windows.size_ms / 1000), 1)
+        return max(int(consumer.bucket.capacity(consumer.limit)), 1)
 
     def fetched(self, context: "ConnectionContext", record_bytes: int) -> int:
         """Count the records of a Fetch answer; if they are too many, how long to wait instead."""
@@ -195,13 +254,13 @@ class Quotas:
         now_ms = self._now_ms()
         throttle_ms = consumer.record(record_bytes, now_ms)
         if throttle_ms:
-            consumer.rate.record(-record_bytes, now_ms)
+            consumer.bucket.take(-record_bytes, consumer.limit, now_ms)
             self._mute(context, throttle_ms, "fetch")
         return throttle_ms
 
     def fetch_took(self, context: "ConnectionContext", version: int, took_ns: int, answer: Any) -> Any:
-        """Count the time of a Fetch request; the answer with the time to wait."""
-        throttle_ms = self.request_took(context, took_ns)
+        """Count the time of a Fetch request, unless a follower's; the answer with the time to wait."""
+        throttle_ms = 0 if context.is_replica else self.request_took(context, took_ns)
         if not throttle_ms:
             return answer
         self._mute(context, throttle_ms, "request")
@@ -215,11 +274,24 @@ class Quotas:
         return _changed(answer, told)
 
     def request_took(self, context: "ConnectionContext", took_ns: int) -> int:
-        """Count the time that a request took; how long to wait, never longer than a window."""
+        """Count the time that a request took; how long to wait."""
         requests = self.meters(context).requests
-        if requests is None or context.is_replica:
+        if requests is None or self._counted_ns is None:
             return 0
-        return min(requests.record(took_ns / _NANOSECONDS_PER_PERCENT, self._now_ms()), self.windows.size_ms)
+        return requests.record(took_ns / _NANOSECONDS_PER_PERCENT, self._now_ms())
+
+    def finished(self, context: "ConnectionContext", took_ns: int) -> None:
+        """Count what a request took beyond what was counted when its answer was made."""
+        if self._counted_ns is not None:
+            self.took_later(context, took_ns - self._counted_ns)
+
+    def took_later(self, context: "ConnectionContext", took_ns: int) -> None:
+        """Count time that no answer tells of any more."""
+        requests = self.meters(context).requests
+        if requests is not None:
+            throttle_ms = requests.record(took_ns / _NANOSECONDS_PER_PERCENT, self._now_ms())
+            if throttle_ms:
+                context.throttle_ms = max(context.throttle_ms, throttle_ms)
 
     def _mute(self, context: "ConnectionContext", throttle_ms: int, quota: str) -> None:
         self._broker.metrics.throttled(quota, throttle_ms)
@@ -227,25 +299,29 @@ class Quotas:
 
     # -- everything else
 
-    def serve(self, call: "Callable[[Request], Any]", request: "Request", clock_ns: Callable[[], int]) -> Any:
-        """Have a request served and counted."""
+    def serve(self, call: "Callable[[Request], Any]", request: "Request", took_ns: Callable[[], int]) -> Any:
+        """Have a request served and counted; `took_ns` tells what it has taken so far."""
         from tidelog.broker.guards.guard import changed
-        from tidelog.broker.mutation_quota import serve_mutation
 
-        since = _BETWEEN_BROKERS.get(request.api.name)
-        if since is not None and request.version >= since:
-            return call(request)
-        began_ns = clock_ns()
         context = request.context
+        if context.gate is not None or self._between_brokers(context, request.api, request.version):
+            self._counted_ns = None
+            return call(request)
         meters = self.meters(context)
         throttle_ms = 0
         if meters.mutations is None:
             answer = call(request)
         else:
             answer, throttle_ms = serve_mutation(
-                meters.mutations, meters.mutation_limit, call, request, self._broker, self._now_ms()
+                meters.mutations.bucket,
+                meters.mutations.limit,
+                call,
+                request,
+                self._broker,
+                self._now_ms(),
             )
-        by_time_ms = self.request_took(context, clock_ns() - began_ns)
+        self._counted_ns = took_ns()
+        by_time_ms = self.request_took(context, self._counted_ns)
         quota = "mutation" if throttle_ms > by_time_ms else "request"
         throttle_ms = max(throttle_ms, by_time_ms)
         if not throttle_ms:
@@ -258,13 +334,18 @@ class Quotas:
         limit = find_address_limit(self._limits, CONNECTION_CREATION_RATE, host)
         if limit is None:
             return True
+        meter = self._shared((CONNECTION_CREATION_RATE, host, None), limit, CONNECTIONS_BURST_MS)
         now_ms = self._now_ms()
-        bucket = self._bucket((CONNECTION_CREATION_RATE, host, None), limit, Windows(1, 1000), now_ms)
-        bucket.take(1, limit, now_ms)
-        if bucket.throttle_ms(limit, now_ms) == 0:
+        if meter.record(1, now_ms) == 0:
             return True
-        bucket.take(-1, limit, now_ms)
+        meter.bucket.take(-1, limit, now_ms)
         return False
+
+
+def _known_as(client_id: str | None) -> str | None:
+    if client_id is None or len(client_id) <= CLIENT_ID_LENGTH_MAX:
+        return client_id
+    return hashlib.sha256(client_id.encode(errors="surrogatepass")).hexdigest()
 
 
 def _changed(answer: Any, change: Callable[[Any], Any]) -> Any:

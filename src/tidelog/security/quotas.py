@@ -1,27 +1,21 @@
-"""The arithmetic of quotas: which limit holds, how fast somebody is, how long to make them wait.
+"""The arithmetic of quotas: which limit holds, how much somebody may still do, how long to make them wait.
 
-Rates are measured as Kafka does: the last `quota.window.num` windows of `quota.window.size.seconds` and the
-one under way. Until so many windows have passed they are taken as empty, so that a client that begins may
-send a burst of what the full windows would hold. Who is above the limit waits until, with nothing more sent,
-the measured rate would be the limit: `(rate - limit) / limit * window`.
-
-Mutations of the metadata come in bursts; they are measured by a bucket of tokens that fills at the limit and
-holds what the windows would hold (KIP-599).
+Every limit is a bucket of tokens (KIP-599) that fills at the limit. It holds what Kafka's windows hold, so
+that a client that begins, or has rested, may send a burst of `quota.window.num - 1` windows at once; Kafka
+measures rates over these windows and comes to the same, but forgets what lies before them. A bucket does
+not: who took more than there was waits until it is paid for, however much it was.
 
 Nothing here knows the time: it is an argument, in milliseconds.
 """
 
 from collections.abc import Mapping
+from math import ceil
 from typing import NamedTuple
 
 from tidelog.model.client_quotas import CLIENT_ID, IP, USER, QuotaEntity, QuotaValues
 
-
-class Windows(NamedTuple):
-    """Over how many windows of which length rates are measured."""
-
-    samples: int
-    size_ms: int
+#: throttle times are 32-bit numbers of milliseconds
+THROTTLE_MS_MAX = 2**31 - 1
 
 
 class Limit(NamedTuple):
@@ -68,97 +62,37 @@ def find_address_limit(quotas: Mapping[QuotaEntity, QuotaValues], key: str, addr
     return own if own is not None else quotas.get(((IP, None),), {}).get(key)
 
 
-class SampledRate:
-    """How much there was lately, by windows."""
-
-    __slots__ = ("_current", "_lasts_ms", "_starts_ms", "_values", "windows")
-
-    def __init__(self, windows: Windows, now_ms: int) -> None:
-        self.windows = windows
-        self._values = [0.0]
-        self._starts_ms = [now_ms]
-        self._lasts_ms = [now_ms]
-        self._current = 0
-
-    @property
-    def last_ms(self) -> int:
-        """When it was last told of something."""
-        return max(self._lasts_ms)
-
-    def record(self, value: float, now_ms: int) -> None:
-        """Note that there was so much more; less than nothing takes back."""
-        current = self._current
-        if now_ms - self._starts_ms[current] >= self.windows.size_ms:
-            current = self._advance(now_ms)
-        self._values[current] += value
-        self._lasts_ms[current] = now_ms
-
-    def _advance(self, now_ms: int) -> int:
-        # One more than there are windows: the oldest still counts while a part of it does.
-        self._current = current = (self._current + 1) % (self.windows.samples + 1)
-        if current == len(self._values):
-            self._values.append(0.0)
-            self._starts_ms.append(now_ms)
-            self._lasts_ms.append(now_ms)
-        else:
-            self._reset(current, now_ms)
-        return current
-
-    def _reset(self, index: int, now_ms: int) -> None:
-        self._values[index] = 0.0
-        self._starts_ms[index] = self._lasts_ms[index] = now_ms
-
-    def measure(self, now_ms: int) -> tuple[float, int]:
-        """The rate per second, and the milliseconds it was measured over."""
-        count, size_ms = self.windows
-        for index, last_ms in enumerate(self._lasts_ms):
-            if now_ms - last_ms >= count * size_ms:
-                self._reset(index, now_ms)
-        elapsed_ms = now_ms - min(self._starts_ms)
-        missing = count - 1 - elapsed_ms // size_ms
-        if missing > 0:
-            elapsed_ms += missing * size_ms
-        elapsed_ms = max(elapsed_ms, 1)
-        return sum(self._values) * 1000.0 / elapsed_ms, elapsed_ms
-
-    def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long to wait until the rate is the limit."""
-        rate, elapsed_ms = self.measure(now_ms)
-        return round((rate - limit) / limit * elapsed_ms) if rate > limit else 0
-
-    def __repr__(self) -> str:
-        return f"<SampledRate {sum(self._values):.0f} in {len(self._values)} windows>"
-
-
 class TokenBucket:
     """What may still be done at once; below zero one waits."""
 
-    __slots__ = ("_filled_ms", "_tokens", "windows")
+    __slots__ = ("_burst_ms", "_filled_ms", "_tokens")
 
-    def __init__(self, windows: Windows, limit: float, now_ms: int) -> None:
-        self.windows = windows
-        self._tokens = self._capacity(limit)
+    def __init__(self, burst_ms: int, limit: float, now_ms: int) -> None:
+        self._burst_ms = burst_ms
+        self._tokens = self.capacity(limit)
         self._filled_ms = now_ms
 
-    @property
-    def last_ms(self) -> int:
-        return self._filled_ms
+    def capacity(self, limit: float) -> float:
+        """The most that can be done at once."""
+        return limit * self._burst_ms / 1000.0
 
-    def _capacity(self, limit: float) -> float:
-        return limit * self.windows.samples * self.windows.size_ms / 1000.0
+    def is_full(self, limit: float, now_ms: int) -> bool:
+        """Whether it has nothing to remember."""
+        self._fill(limit, now_ms)
+        return self._tokens >= self.capacity(limit)
 
     def _fill(self, limit: float, now_ms: int) -> None:
         gained = limit * (now_ms - self._filled_ms) / 1000.0
-        self._tokens = min(self._capacity(limit), self._tokens + gained)
+        self._tokens = min(self.capacity(limit), self._tokens + gained)
         self._filled_ms = now_ms
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long to wait until something may be taken."""
+        """How long to wait until something may be taken; then it may."""
         self._fill(limit, now_ms)
-        return round(-self._tokens / limit * 1000.0) if self._tokens < 0 else 0
+        return min(ceil(-self._tokens / limit * 1000.0), THROTTLE_MS_MAX) if self._tokens < 0 else 0
 
     def take(self, count: float, limit: float, now_ms: int) -> None:
-        """Take so many, also more than there are."""
+        """Take so many, also more than there are; less than nothing gives back."""
         self._fill(limit, now_ms)
         self._tokens -= count
 

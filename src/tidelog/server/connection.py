@@ -14,7 +14,7 @@ from collections import deque
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
+from tidelog.broker.dispatch import HELD, CloseConnection, ConnectionContext, PendingAnswer
 from tidelog.broker.metrics import SHORT_COUNT_TIMED
 from tidelog.protocol.headers import FRAME_SIZE_MIN
 from tidelog.protocol.primitives import INT32
@@ -240,6 +240,8 @@ class Connection(asyncio.BufferedProtocol):
                     answer = dispatcher.handle_again(context, view, start + 4, stop)
                 if answer is None:
                     answer = dispatcher.handle(context, view[start + 4 : stop])
+                    if answer is HELD:
+                        break  # it stays where it is until the peer has waited
                 start = stop
                 if type(answer) is bytes and not self._pending:
                     answers.append(answer)

@@ -1,15 +1,21 @@
 """Quotas at the broker: who is counted, how long who is above has to wait, and what is done meanwhile."""
 
 import struct
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
-from test_broker_authorization import GuardedNode, errors
+from test_broker_authorization import BY_NAME, GuardedNode, errors
 
-from tidelog.broker.dispatch import ConnectionContext, PendingAnswer
+from tidelog.broker import dispatch
+from tidelog.broker import quotas as quotas_module
+from tidelog.broker.dispatch import HELD, CloseConnection, ConnectionContext, PendingAnswer
 from tidelog.controller.commands import AlterClientQuotas, QuotaChange
+from tidelog.model.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
 
 
 def limit(node: NodeUnderTest, entity: dict[str, str | None], **values: float | None) -> None:
@@ -36,6 +42,18 @@ def muted_ms(node: NodeUnderTest) -> int:
     """For how long the connection was asked to be muted; asking again is told apart."""
     throttle_ms, node.context.throttle_ms = node.context.throttle_ms, 0
     return throttle_ms
+
+
+def rest(node: NodeUnderTest) -> None:
+    """Wait until whoever was above a limit has paid for it."""
+    muted_ms(node)
+    node.clock.time_ms += 2**31
+
+
+def another(node: NodeUnderTest, user: str = "ANONYMOUS") -> None:
+    """Go on over a new connection."""
+    node.context = ConnectionContext("127.0.0.1", 2, "PLAINTEXT")
+    node.context.principal = f"User:{user}"
 
 
 @pytest.fixture
@@ -73,7 +91,7 @@ def test_the_rate_is_kept_by_who_waits(node: NodeUnderTest) -> None:
     frame = produce_frame(7, batch(b"x" * 2000))
     sent = 0
     begin_ms = node.clock.time_ms
-    # Measured over whole turns of the windows: what the first of them let through comes again with each turn.
+    # After what may be sent at once.
     while node.clock.time_ms - begin_ms < 66_000:
         node.handle(frame)
         if node.clock.time_ms - begin_ms >= 11_000:
@@ -121,6 +139,131 @@ def test_those_who_share_a_limit_are_counted_together(node: NodeUnderTest) -> No
         node.context.principal = f"User:{user}"
         throttles.append(produce_throttle_ms(node.handle(frame.replace(b"test", client_id, 1))))
     assert throttles[0] == 0 and throttles[1] > 0 and throttles[2] == 0
+
+
+def test_a_new_connection_waits_with_the_others(node: NodeUnderTest) -> None:
+    """Who opens a connection for every request gets no more than who waits as told."""
+    limit(node, {"user": "ANONYMOUS"}, producer_byte_rate=1000.0)
+    frame = produce_frame(7, batch(b"x" * 20_000))
+    node.handle(frame)
+    waits_ms = muted_ms(node)
+    log = node.broker.partitions["t", 0].log
+    for _ in range(3):
+        another(node)
+        assert node.handle(frame) is HELD and muted_ms(node) == waits_ms
+        assert call(node, "Metadata", 12, {"topics": None}).topics, "what it has no limit for is served"
+    assert log.log_end_offset == 1
+    node.advance(waits_ms)
+    waiting = [ConnectionContext("127.0.0.1", port, "PLAINTEXT") for port in range(3)]
+    served = []
+    for node.context in waiting:
+        served.append(node.handle(frame) is not HELD)
+    assert served == [True, False, False], "one takes what there is, the others wait for the next"
+    assert log.log_end_offset == 2
+
+
+def test_time_on_any_connection_counts_for_all(node: NodeUnderTest) -> None:
+    limit(node, {"user": "ANONYMOUS"}, request_percentage=0.000001)
+    for frame in (
+        struct.pack(">hhih", 18, 0, 5, 4) + b"test",
+        struct.pack(">hhih", 3, 12, 5, 4) + b"test\x00\x7f",  # malformed: the connection is closed
+    ):
+        rest(node)
+        another(node)
+        with suppress(CloseConnection):
+            node.handle(frame)
+        muted_ms(node)
+        another(node)
+        for key, version in ((18, 0), (3, 1), (61, 0)):
+            assert node.handle(struct.pack(">hhih", key, version, 5, 4) + b"test" + bytes(16)) is HELD
+
+
+def test_reading_and_writing_a_request_is_counted(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large request costs most before and behind its handler."""
+    now_ns = 0
+    monkeypatch.setattr(dispatch, "perf_counter_ns", lambda: now_ns)
+    decode, encode = messages.decode_request, messages.encode_response
+
+    def slow(work: Any, milliseconds: int) -> Any:
+        def run(*arguments: Any) -> Any:
+            nonlocal now_ns
+            now_ns += milliseconds * 1_000_000
+            return work(*arguments)
+
+        return run
+
+    monkeypatch.setattr(messages, "decode_request", slow(decode, 700))
+    monkeypatch.setattr(messages, "encode_response", slow(encode, 300))
+    limit(node, {"client-id": "test"}, request_percentage=1.0)
+    told = call(node, "DescribeCluster", 0, {}).throttle_time.total_seconds()
+    # Ten seconds' worth are free, a second of work is a hundred seconds' worth; the answer tells of a part.
+    assert told == pytest.approx(60, abs=1)
+    assert muted_ms(node) == pytest.approx(90_000, abs=1_000)
+
+
+def test_the_right_to_act_as_a_broker_frees_a_request_not_a_connection() -> None:
+    node = GuardedNode()
+    node.allow("broker", AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+    node.allow("broker", AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    limit(node, {"user": None}, request_percentage=0.000001)
+    follower = bytearray(fetch_frame("open", 0))
+    struct.pack_into(">i", follower, 14, 3)
+    markers: dict[str, Any] = {"markers": []}
+    verified: dict[str, Any] = {"transactions": []}
+    for user, counts in (("broker", False), ("mallory", True)):
+        for ask in (
+            lambda: node.handle(bytes(follower)),
+            lambda: call(node, "WriteTxnMarkers", 1, markers),
+            lambda: call(node, "AddPartitionsToTxn", 5, verified),
+        ):
+            rest(node)
+            node.be(user)
+            ask()
+            assert bool(muted_ms(node)) is counts, user
+    rest(node)
+    node.be("broker")
+    node.handle(bytes(follower))
+    assert muted_ms(node) == 0
+    call(node, "Metadata", 12, {"topics": None})
+    assert muted_ms(node) > 0, "what brokers do not ask of each other is counted"
+    assert node.handle(bytes(follower)) is not HELD, "replication does not wait"
+    muted_ms(node)
+    rest(node)
+    node.handle(fetch_frame("open", 0))
+    assert muted_ms(node) > 0, "as a consumer it is counted"
+
+
+def test_old_versions_wait_on_new_connections_too() -> None:
+    node = NodeUnderTest(controller_quota_window_num="1")
+    limit(node, {"client-id": "test"}, controller_mutation_rate=5.0)
+    delete: dict[str, Any] = {"topic_names": ["a"], "timeout": 1000}
+    topic = {"name": "a", "num_partitions": 50, "replication_factor": 1, "assignments": [], "configs": []}
+    call(node, "CreateTopics", 5, {"topics": [topic], "timeout": 1000})
+    another(node)
+    api = BY_NAME["DeleteTopics"]
+    frame = struct.pack(">hhih", api.key, 3, 5, 4) + b"test" + messages.encode_request(api, 3, delete)
+    assert node.handle(frame) is HELD and "a" in node.broker.image.topics
+    node.advance(muted_ms(node))
+    node.handle(frame)
+    assert "a" not in node.broker.image.topics
+
+
+def test_nobody_makes_the_broker_remember_much(node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client ids of any length, as many as one likes."""
+    monkeypatch.setattr(quotas_module, "BUCKETS_MAX", 200)
+    limit(node, {"user": None, "client-id": None}, request_percentage=50.0)
+    quotas = node.broker.quotas
+    assert quotas is not None
+    tracemalloc.start()
+    for number in range(1_000):
+        another(node)
+        node.context.client_id = f"{number:05}" * 6_000
+        quotas.request_took(node.context, 1_000_000)
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 1 << 20
 
 
 def test_a_consumer_above_its_rate_gets_nothing_and_waits(node: NodeUnderTest) -> None:
@@ -180,13 +323,18 @@ def test_a_session_does_not_begin_with_an_empty_answer(node: NodeUnderTest) -> N
 
 def test_request_time_is_limited_for_every_api(node: NodeUnderTest) -> None:
     limit(node, {"client-id": "test"}, request_percentage=0.000001)
-    assert call(node, "Metadata", 12, {"topics": None}).throttle_time.total_seconds() > 0
-    assert 0 < muted_ms(node) <= 1000
+    assert call(node, "Metadata", 12, {"topics": None}).throttle_time.total_seconds() > 1.0
+    rest(node)
     assert call(node, "Metadata", 12, {"topics": None}).throttle_time.total_seconds() > 0, "not remembered"
+    rest(node)
     assert fetch_throttle_ms(node.handle(fetch_frame("t", 0))) > 0
-    muted_ms(node)
+    rest(node)
     assert produce_throttle_ms(node.handle(produce_frame(7, batch(b"x")))) > 0
+    rest(node)
     assert not node.context.produce_shapes
+    node.handle(struct.pack(">hhih", 18, 0, 5, 4) + b"test")
+    assert muted_ms(node) > 0, "ApiVersions has its own way"
+    rest(node)
     found = call(node, "FindCoordinator", 3, {"key": "g", "key_type": 0})
     assert found.throttle_time.total_seconds() > 0, "a later answer carries it too"
 

@@ -276,6 +276,7 @@ def handle(
             return answer
     request = decode_request(frame, position, version)
     now_ms = broker.clock.now_ms()
+    context.is_replica = False
     if request.replica_id >= 0:
         authorization = broker.authorization
         if authorization is not None and not authorization.allows_cluster_action(context):
