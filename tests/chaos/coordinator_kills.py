@@ -2,7 +2,7 @@
 
     coordinator_kills.py [--kills N] [--system tidelog|kafka] [--client confluent|java]
                          [--protocol classic|consumer] [--pause SECONDS] [--stop]
-                         [--keep FOLDER] [--seed N] [NAME=VALUE ...]
+                         [--zookeeper] [--keep FOLDER] [--seed N] [NAME=VALUE ...]
 
 Three brokers, three replicas. Two processes with default settings (coordinator_worker.py, or its likeness in
 Java) read a topic in a group and write to another, records and offsets in one transaction. Each time the
@@ -17,11 +17,13 @@ same to Apache Kafka (kafka_cluster.py).
 """
 
 import argparse
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -34,7 +36,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from kafka_cluster import KafkaCluster
 from kafka_wire import ConnectionClosed, WireClient
 
+from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.cluster import RunningCluster
+from tidelog.testing.ports import ReservedPort
 
 GROUP, INPUT, OUTPUT = "transformers", "input", "output"
 PARTITIONS = 6
@@ -48,6 +52,7 @@ PATIENCE_SECONDS = 180.0
 READY_SECONDS_MAX = 60.0
 TICK_SECONDS = 0.02
 POLL_SECONDS = 0.2
+ZOOKEEPER_SESSION_MS = 6_000
 DEBUG = "debug=eos,cgrp,broker,protocol,metadata"
 FOLDER = Path(__file__).parent
 
@@ -316,17 +321,26 @@ class Run:
             worker.end()
 
 
+def _cluster(options: argparse.Namespace, stack: contextlib.ExitStack) -> KafkaCluster | RunningCluster:
+    if options.system == "kafka":
+        return KafkaCluster(3)
+    data = options.keep / "cluster" if options.keep else None
+    if data:
+        data.mkdir()
+    if not options.zookeeper:
+        return RunningCluster(3, data_directory=data)
+    port = stack.enter_context(contextlib.closing(ReservedPort())).port
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-zookeeper-")))
+    servers = stack.enter_context(ZookeeperServers(folder, port=port))
+    session = {"zookeeper.session.timeout.ms": str(ZOOKEEPER_SESSION_MS)}
+    return RunningCluster(3, session, zookeeper=servers.connect_string, data_directory=data)
+
+
 def run(options: argparse.Namespace) -> int:
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
-    if options.system == "kafka":
-        cluster: KafkaCluster | RunningCluster = KafkaCluster(3)
-    else:
-        data = options.keep / "cluster" if options.keep else None
-        if data:
-            data.mkdir()
-        cluster = RunningCluster(3, data_directory=data)
-    with cluster:
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(_cluster(options, stack))
         current = Run(options, cluster)
         try:
             if not current.all_committed_since(0.0, READY_SECONDS_MAX):
@@ -349,6 +363,7 @@ def main() -> int:
     parser.add_argument("--away", type=float, default=AWAY_SECONDS, help="how long a broker is away at most")
     parser.add_argument("--stop", action="store_true", help="stop brokers cleanly instead of killing them")
     parser.add_argument("--patience", type=float, default=PATIENCE_SECONDS, help="then a worker is replaced")
+    parser.add_argument("--zookeeper", action="store_true", help="Tidelog's brokers meet in ZooKeeper")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="settings of the clients")
