@@ -17,9 +17,12 @@ the old one.
 """
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.transactions.states import TransactionState
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -31,6 +34,10 @@ WATCHED_VERSION = 0
 #: a client that knows its coordinator takes milliseconds; librdkafka waits 500 ms before it tries again
 PATIENCE_MS = 2_000
 TICK_MS = 500
+#: in one tick, the others in the next ones
+LOOKED_AT_MAX = 1_000
+#: who announces offsets while so many are watched is not
+WATCHED_MAX = 10_000
 _TICK = "offset commit watch"
 
 
@@ -62,7 +69,9 @@ class OffsetCommitWatch:
 
     def announced(self, transactional_id: str, place: TopicPartition, context: "ConnectionContext") -> None:
         """AddOffsetsToTxn was accepted on this connection."""
-        if not self._announced:
+        if len(self._announced) >= WATCHED_MAX and transactional_id not in self._announced:
+            return
+        if _TICK not in self._broker.timers:
             self._broker.timers.set_after(_TICK, TICK_MS, self._tick)
         now_ms = self._broker.clock.monotonic_ms()
         self._announced[transactional_id] = _Announced(place, context, self._leader_epoch(place), now_ms)
@@ -88,26 +97,37 @@ class OffsetCommitWatch:
 
     def _tick(self) -> None:
         now_ms = self._broker.clock.monotonic_ms()
-        for transactional_id, announced in list(self._announced.items()):
-            if announced.context.finish is None or not self._is_ours(transactional_id):
-                del self._announced[transactional_id]
+        for transactional_id in list(islice(self._announced, LOOKED_AT_MAX)):
+            announced = self._announced.pop(transactional_id)
+            if announced.context.finish is None or not self._is_watchable(transactional_id, announced):
                 continue
-            epoch = self._leader_epoch(announced.place)
-            if epoch != announced.leader_epoch:
-                announced.leader_epoch, announced.commit_came, announced.since_ms = epoch, False, now_ms
-            elif epoch >= 0 and not announced.commit_came and now_ms - announced.since_ms >= PATIENCE_MS:
-                del self._announced[transactional_id]
-                log.info(
-                    "%s: the offsets of %r were announced and did not come to the group's coordinator; "
-                    "closing the connection so that the client looks for it",
-                    announced.context,
-                    transactional_id,
-                )
-                announced.context.finish()
+            if not self._waits_too_long(announced, now_ms):
+                self._announced[transactional_id] = announced  # behind the others
+                continue
+            log.info(
+                "%s: the offsets of %.100r were announced and did not come to the group's coordinator; "
+                "closing the connection so that the client looks for it",
+                announced.context,
+                transactional_id,
+            )
+            announced.context.finish()
         if self._announced:
             self._broker.timers.set_after(_TICK, TICK_MS, self._tick)
 
-    def _is_ours(self, transactional_id: str) -> bool:
-        """Whether this broker still coordinates the transaction."""
+    def _waits_too_long(self, announced: _Announced, now_ms: int) -> bool:
+        epoch = self._leader_epoch(announced.place)
+        if epoch != announced.leader_epoch:
+            announced.leader_epoch, announced.commit_came, announced.since_ms = epoch, False, now_ms
+        return epoch >= 0 and not announced.commit_came and now_ms - announced.since_ms >= PATIENCE_MS
+
+    def _is_watchable(self, transactional_id: str, announced: _Announced) -> bool:
+        """Not when another broker coordinates the transaction, or it is over and its client knows the group's
+        coordinator; one that does not may still wait.
+        """
         machine = self._broker.transactions.machine_for(transactional_id)
-        return not isinstance(machine, int)
+        if isinstance(machine, ErrorCode):
+            return False
+        transaction = machine.transactions.get(transactional_id)
+        if transaction is None:
+            return False
+        return transaction.state is TransactionState.ONGOING or not announced.commit_came

@@ -6,6 +6,7 @@ import pytest
 from in_memory_cluster import InMemoryCluster
 from test_broker_cluster_coordinators import GROUP, KEYS, TX, Client
 
+from tidelog.broker import offset_commit_watch
 from tidelog.broker.offset_commit_watch import PATIENCE_MS, TICK_MS
 from tidelog.client.requests import encode_request, frame_prefix
 from tidelog.model.errors import ErrorCode
@@ -172,4 +173,20 @@ def test_a_coordinator_that_is_none_any_more_forgets(producer: Producer) -> None
     assert broker.transactions.machine_for(TX) is ErrorCode.NOT_COORDINATOR
     producer.cluster.run_for(2 * TICK_MS)
     assert not producer.watch
+    assert not producer.connection.closed
+
+
+def test_a_transaction_that_timed_out_is_forgotten(producer: Producer) -> None:
+    producer.announce()
+    producer.commit_offsets()
+    producer.cluster.run_for(90_000)
+    assert producer.state() == "COMPLETE_ABORT"
+    assert not producer.watch
+    assert not producer.connection.closed
+
+
+def test_no_more_are_watched_than_the_limit(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_commit_watch, "WATCHED_MAX", 0)
+    producer.announce()
+    producer.cluster.run_for(LONG_MS)
     assert not producer.connection.closed
