@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-tls audit attacks crash fuzz exactly-once coordinator-kills chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
@@ -70,6 +70,9 @@ coordinator-kills: $(STAMP) ## Kill the coordinator of an exactly-once applicati
 	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 20 --stop
 	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 150 --client java
 	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --client java --protocol consumer
+
+transactions-long: $(STAMP) ## 200 transactions of each shape, several batches in flight, three brokers, Java and librdkafka (about 4 minutes)
+	@$(BIN)/python tests/conformance/transactions_long.py --count 200
 
 chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then every fault, on both stores (50 minutes)
 	@tests/conformance/setup
@@ -131,6 +134,9 @@ bench-short: $(STAMP) ## The same, shorter and coarser
 
 bench-cluster: $(STAMP) ## What three replicas cost, how far followers lag, how fast 2,000 leaders are elected
 	@$(BIN)/python bench/cluster.py
+
+bench-transactions: $(STAMP) ## Transactions on three brokers beside Apache Kafka 4.3.1, in one run (Java and Maven; about 5 minutes)
+	@$(BIN)/python bench/transactions.py
 
 bench-tls: $(STAMP) ## What TLS and a login cost: produce and fetch against plaintext, in one run (about a minute)
 	@$(BIN)/python bench/tls.py

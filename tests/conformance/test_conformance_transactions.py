@@ -1,4 +1,9 @@
-"""Transactions with real clients: open and aborted data is not read, and zombies are fenced."""
+"""Transactions with real clients: open and aborted data is not read, and zombies are fenced.
+
+Each runs on one broker and on three with three replicas, where the leaders of the partitions and the
+coordinator of the transaction are different brokers. Several batches in flight are a matter of their own
+there: see transaction_load.py, and transactions_long.py for many of them.
+"""
 
 import os
 import subprocess
@@ -8,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import transaction_load
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from drivers.contract import DEADLINE_SECONDS, TopicMaker, new_name, require_program
@@ -15,6 +21,8 @@ from drivers.java import jars
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.structs import OffsetAndMetadata
+
+from conftest import BROKER_SETTINGS
 
 if TYPE_CHECKING:
     from tidelog.testing.broker import RunningBroker
@@ -25,6 +33,58 @@ restarts = pytest.mark.skipif(
     "TIDELOG_TEST_BOOTSTRAP" in os.environ,
     reason="only a broker that the tests started themselves is restarted",
 )
+
+
+BROKERS = [
+    pytest.param(1, marks=pytest.mark.xdist_group("transactions-1"), id="one-broker"),
+    pytest.param(3, marks=pytest.mark.xdist_group("transactions-3"), id="three-brokers"),
+]
+IN_FLIGHT_COUNT = 12
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def brokers(request: pytest.FixtureRequest, oracle: bool) -> int:
+    """How many brokers there are; a foreign cluster is what it is."""
+    count: int = request.param
+    if oracle and count != len(os.environ["TIDELOG_TEST_BOOTSTRAP"].split(",")):
+        pytest.skip(f"the cluster under test has not {count} brokers")
+    return count
+
+
+@pytest.fixture(scope="module")
+def bootstrap(brokers: int, oracle: bool) -> Iterator[str]:
+    if oracle:
+        yield os.environ["TIDELOG_TEST_BOOTSTRAP"]
+    elif brokers == 1:
+        from tidelog.testing.broker import RunningBroker
+
+        with RunningBroker(BROKER_SETTINGS, mode="process") as broker:
+            yield broker.bootstrap
+    else:
+        from tidelog.testing.cluster import RunningCluster
+
+        replicas = {"offsets.topic.replication.factor": "3", "min.insync.replicas": "2"}
+        with RunningCluster(brokers, {**BROKER_SETTINGS, **replicas}) as cluster:
+            yield cluster.bootstrap
+
+
+@pytest.fixture(scope="module")
+def make_topic(bootstrap: str, brokers: int) -> TopicMaker:
+    """Create a topic with as many replicas as there are brokers."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def make(partitions: int = 1, prefix: str = "transactions", **config: str) -> str:
+        name = new_name(prefix)
+        wanted = NewTopic(name, partitions, brokers, config=config)
+        admin.create_topics([wanted], operation_timeout=DEADLINE_SECONDS)[name].result(DEADLINE_SECONDS)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def topic(make_topic: TopicMaker) -> str:
+    return make_topic()
 
 
 def producer(bootstrap: str, transactional_id: str, **settings: object) -> Producer:
@@ -229,6 +289,18 @@ def test_the_java_client(bootstrap: str, make_topic: TopicMaker) -> None:
         "read=committed-0,committed-1,committed-2,second",
         "read=committed-0,committed-1,committed-2,with-offsets",
     ]
+
+
+@pytest.mark.parametrize("client", transaction_load.CLIENTS)
+@pytest.mark.parametrize("brokers", BROKERS[1:], indirect=True)
+def test_several_batches_in_flight(bootstrap: str, make_topic: TopicMaker, client: str) -> None:
+    """New producers with many batches on their way at once; and commit, begin, send, abort at once."""
+    topic = make_topic(6)
+    shapes = "in-flight,commit-abort"
+    counted, complaints = transaction_load.run(
+        client, bootstrap, topic, 6, new_name(client), shapes, IN_FLIGHT_COUNT
+    )
+    assert counted["failures"] == counted["wrong"] == 0, complaints[-3000:]
 
 
 # Restarts

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from tidelog.broker.transactional_writes import TransactionalWrites, Write
 from tidelog.model.effects import Append, Reply, SetTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.storage.producer_state import ProducerState
@@ -227,6 +228,62 @@ def _in_transition_is_forgotten() -> Patch:
     return Outbox, "append", append
 
 
+def _judged_before_the_first() -> Patch:
+    original = TransactionalWrites.submit
+
+    def submit(self: TransactionalWrites, write: Write) -> None:
+        for place, sequence in write.sequences.items():
+            producers = self._surroundings.producers(place)
+            known = producers is not None and producers.epoch_of(write.key.producer_id) is not None
+            if write.client_version >= 2 and sequence != 0 and not known:
+                write.append({place: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER})
+                return
+        original(self, write)
+
+    return TransactionalWrites, "submit", submit
+
+
+def _nobody_waits_for_the_first() -> Patch:
+    original = TransactionalWrites.submit
+
+    def submit(self: TransactionalWrites, write: Write) -> None:
+        alone = TransactionalWrites(self._surroundings)
+        alone._lowest = self._lowest
+        original(alone, write)
+
+    return TransactionalWrites, "submit", submit
+
+
+def _refused_batches_are_overtaken() -> Patch:
+    return TransactionalWrites, "_remember", lambda self, write, place, error: None
+
+
+def _epochs_before_pending_steps() -> Patch:
+    original = machine_module.end_verdict
+
+    def end_verdict(command: Any, transaction: Any, in_transition: bool) -> Any:
+        if transaction is not None and transaction.is_prepared and command.client_version >= 2:
+            is_retry = transaction.producer_epoch == command.producer_epoch + 1
+            if transaction.producer_id == command.producer_id and not is_retry:
+                return ErrorCode.PRODUCER_FENCED
+        return original(command, transaction, in_transition)
+
+    return machine_module, "end_verdict", end_verdict
+
+
+def _producer_ids_before_pending_steps() -> Patch:
+    original = TransactionMachine._add_partitions
+
+    def add_partitions(self: TransactionMachine, command: Any, now_ms: int) -> None:
+        transaction = self.transactions.get(command.transactional_id)
+        if transaction is not None and transaction.producer_id != command.producer_id:
+            self._outbox.reply(command.token, {"error_code": ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+        else:
+            original(self, command, now_ms)
+
+    return TransactionMachine, "_add_partitions", add_partitions
+
+
 class _Forgetful(dict[str, Any]):
     def __contains__(self, key: object) -> bool:
         return False
@@ -256,6 +313,11 @@ MUTANTS: dict[str, Callable[[], Patch]] = {
     "open transactions expire": _open_transactions_expire,
     "refused records are applied": _refusals_are_taken_for_written,
     "several steps of one id at a time": _in_transition_is_forgotten,
+    "batches of an unknown producer are judged before its first one": _judged_before_the_first,
+    "batches in flight do not wait for each other": _nobody_waits_for_the_first,
+    "a batch that must come again is overtaken": _refused_batches_are_overtaken,
+    "an end is judged by its epoch before the markers of the last are written": _epochs_before_pending_steps,
+    "a producer's next id is unknown before it is stored": _producer_ids_before_pending_steps,
 }
 
 

@@ -8,15 +8,25 @@ every transaction must be decided and a new producer of every id must get throug
 
 Producers before transactions v2 rely on the order of their connection, as in Kafka: a request of theirs that
 is overtaken by the next one is dropped here, and so is a marker of theirs after the transaction's end.
+
+Producers have several batches in flight. They go through the queues that brokers really use
+(`transactional_writes`); the coordinator is on the same broker or on another, which takes its time to answer
+or does not. A producer that nobody replaced and that was not too slow must never be told that it is fenced,
+unknown or, with its first batch in flight, out of order.
 """
 
 import hashlib
 import heapq
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transaction_producers import PLACES, TIMEOUT_MS, Broken, Producer, Write, must
+
+from tidelog.broker import transactional_writes
+from tidelog.broker.transaction_verification import TRANSACTIONS_V2, Asked
+from tidelog.broker.transactional_writes import ProducerKey, TransactionalWrites
 from tidelog.model.effects import Append, CancelTimer, Effect, Reply, Send, SetTimer
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import TopicPartition
@@ -39,49 +49,16 @@ from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.states import TransactionState
 from tidelog.transactions.transaction import Transaction, new_transaction
 
-PLACES = (*(TopicPartition("t", number) for number in range(3)), TopicPartition("__consumer_offsets", 0))
 FAULTS_MS = 10_000
 SETTLE_MS = 12_000
 TICK_MS = 700
 ANSWER_MS = 900
-TIMEOUT_MS = 2_500
 SETTINGS = TransactionSettings(transactional_id_expiration_ms=4_000, marker_retry_ms=150)
 REFUSALS = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
-TRY_AGAIN = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-    }
-)
-
-
-class Broken(AssertionError):
-    """Something that must hold did not."""
-
-
-def must(holds: bool, what: str) -> None:
-    if not holds:
-        raise Broken(what)
-
-
-@dataclass(frozen=True)
-class Write:
-    """A transactional batch for one partition."""
-
-    transactional_id: str
-    place: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    label: int
-    client_version: int
 
 
 @dataclass(frozen=True)
@@ -139,6 +116,7 @@ class Partition:
         if completed is not None and completed.aborted:
             self.aborted.append((completed.producer_id, completed.first_offset, completed.last_offset))
         self.entries.append(Entry(message.producer_id, message.producer_epoch, None, message.committed))
+        self.world.marked(self.place, message.producer_id)
         self.move_on()
         return ErrorCode.NONE
 
@@ -171,135 +149,6 @@ def _header(producer_id: int, producer_epoch: int, sequence: int, attributes: in
     return BatchHeader(0, 0, 0, 2, 0, attributes, 0, 0, 0, producer_id, producer_epoch, sequence, 1)
 
 
-class Producer:
-    """One process that uses a transactional id, for a while."""
-
-    def __init__(self, world: "TransactionWorld", name: str, transactional_id: str, version: int) -> None:
-        self.world = world
-        self.name = name
-        self.transactional_id = transactional_id
-        self.version = version
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.sequences: dict[TopicPartition, int] = {}
-        self.committed = 0
-        self.waiting = 0
-        self.last_delivered = 0
-        self.steps = self.script()
-        self.stopped = False
-
-    def script(self) -> Generator[Any, Any, None]:
-        """Initialize, then one transaction after the other; on a fatal error start again or give up."""
-        while True:
-            if not (yield from self.initialize()):
-                return
-            while (yield from self.transaction()):
-                if self.committed and not self.world.faulty:
-                    return
-                yield ("sleep", self.world.random.randrange(1, 300))
-                if self.world.random.random() < 0.05:
-                    return
-            if self.world.random.random() < 0.5:
-                return
-
-    def initialize(self) -> Generator[Any, Any, bool]:
-        while True:
-            answer = yield (
-                "coordinator",
-                lambda token: InitProducerId(token, self.transactional_id, TIMEOUT_MS),
-            )
-            error = answer and answer["error_code"]
-            if error is ErrorCode.NONE:
-                self.adopt(answer)
-                return True
-            if error is not None and error not in TRY_AGAIN:
-                return False
-            yield ("sleep", self.world.random.randrange(10, 120))
-
-    def adopt(self, answer: dict[str, Any]) -> None:
-        identity = (answer["producer_id"], answer["producer_epoch"])
-        if identity != (self.producer_id, self.producer_epoch):
-            self.producer_id, self.producer_epoch = identity
-            self.sequences.clear()
-
-    def transaction(self) -> Generator[Any, Any, bool]:
-        world = self.world
-        label = world.begin(self)
-        chosen = world.random.sample(PLACES, world.random.randrange(1, 4))
-        complete = True
-        for place in chosen:
-            if self.version < 2:
-                added = yield from self.until_answered(lambda place=place: self.add(place), hasty_for=place)
-                if added is not ErrorCode.NONE:
-                    return False
-                if world.faulty and world.random.random() < 0.03:
-                    yield ("sleep", world.random.randrange(500, 6_000))
-            for _ in range(world.random.randrange(1, 3)):
-                written = yield from self.until_answered(lambda place=place: self.write(place, label))
-                if written is not ErrorCode.NONE:
-                    complete = False
-                    break
-                self.sequences[place] = self.sequences.get(place, 0) + 1
-                world.acknowledged(label, place)
-        if world.faulty and world.random.random() < 0.12:
-            yield ("sleep", world.random.randrange(500, 6_000))
-        commit = complete and (not world.faulty or world.random.random() < 0.75)
-        return (yield from self.end(label, commit))
-
-    def add(self, place: TopicPartition) -> Any:
-        asked = AddPartitions(
-            0, self.transactional_id, self.producer_id, self.producer_epoch, frozenset({place})
-        )
-        return "coordinator", lambda token: replace(asked, token=token)
-
-    def write(self, place: TopicPartition, label: int) -> Any:
-        return "partition", Write(
-            self.transactional_id,
-            place,
-            self.producer_id,
-            self.producer_epoch,
-            self.sequences.get(place, 0),
-            label,
-            self.version,
-        )
-
-    def until_answered(
-        self, ask: Callable[[], Any], *, hasty_for: TopicPartition | None = None
-    ) -> Generator[Any, Any, ErrorCode]:
-        """Ask until there is an answer. A hasty producer at times goes on without one, and verification must
-        stop it (except where its last transaction is still open, which only transactions v2 can tell).
-        """
-        while True:
-            answer = yield ask()
-            error: ErrorCode | None = answer and answer["error_code"]
-            if error is not ErrorCode.NONE and hasty_for is not None and self.is_hasty(hasty_for):
-                return ErrorCode.NONE
-            if error is not None and error not in TRY_AGAIN:
-                return error
-            yield ("sleep", self.world.random.randrange(10, 120))
-
-    def is_hasty(self, place: TopicPartition) -> bool:
-        open_there = self.world.partitions[place].producers.has_open_transaction(self.producer_id)
-        return self.world.faulty and not open_there and self.world.random.random() < 0.2
-
-    def end(self, label: int, commit: bool) -> Generator[Any, Any, bool]:
-        asked = EndTransaction(
-            0, self.transactional_id, self.producer_id, self.producer_epoch, commit, self.version
-        )
-        while True:
-            answer = yield "coordinator", lambda token: replace(asked, token=token)
-            error = answer and answer["error_code"]
-            if error is ErrorCode.NONE:
-                self.world.ended(label, commit)
-                self.committed += commit
-                if self.version >= 2:
-                    self.adopt(answer)
-                return True
-            if error is not None and error not in TRY_AGAIN:
-                return False
-            yield ("sleep", self.world.random.randrange(10, 120))
-
-
 class TransactionWorld:
     """Everything there is, and the order in which it happens."""
 
@@ -323,9 +172,14 @@ class TransactionWorld:
         self.labels: dict[tuple[int, int], int] = {}
         self.wrote_to: dict[int, dict[TopicPartition, int]] = {}
         self.outcomes: dict[int, bool] = {}
-        self.producers: list[Producer] = []
+        self.processes: list[Producer] = []
         self.answers: dict[int, tuple[int, Callable[[dict[str, Any]], None]]] = {}
         self.timers: dict[Any, int] = {}
+        self.marks: dict[tuple[TopicPartition, int], int] = {}
+        """How many markers of a producer are in a partition's log."""
+        self.disturbed: dict[str, int] = {}
+        """How often something happened to an id that its producer may be fenced for."""
+        self.writes = TransactionalWrites(self)
         self.versions = {"v1": 0, "v2": 2, "v2-worn": 2, "v1-worn": 0, "v1-left": 0, "v2-left": 2}
         self._store_worn_ids()
         self.machine = self._new_machine()
@@ -358,7 +212,7 @@ class TransactionWorld:
         self.at(self.random.randrange(3_000), self.misfortune)
         self._run_until(FAULTS_MS)
         self.faulty = False
-        for producer in self.producers:
+        for producer in self.processes:
             producer.stopped = True
         # Some ids get no producer any more: what is open there has to time out.
         last = [self.start_producer(name, "last") for name in self.versions if "left" not in name]
@@ -378,9 +232,13 @@ class TransactionWorld:
         self.now_ms = end_ms
 
     def tick(self) -> None:
+        before = dict(self.machine.transactions)
         self.handle(AbortTimedOut())
         if self.random.random() < 0.3:
             self.handle(ExpireTransactionalIds())
+        for name, transaction in before.items():
+            if self.machine.transactions.get(name) != transaction:
+                self._disturb(name)
         self.at(TICK_MS, self.tick)
 
     def misfortune(self) -> None:
@@ -395,9 +253,9 @@ class TransactionWorld:
     # ------------------------------------------------------------ producers
 
     def start_producer(self, transactional_id: str, kind: str = "first") -> Producer:
-        name = f"{kind}-{len(self.producers)}"
+        name = f"{kind}-{len(self.processes)}"
         producer = Producer(self, name, transactional_id, self.versions[transactional_id])
-        self.producers.append(producer)
+        self.processes.append(producer)
         self.resume(producer, None)
         return producer
 
@@ -436,33 +294,32 @@ class TransactionWorld:
         number = self.next_request
         producer.waiting = number
 
-        def answer(response: dict[str, Any]) -> None:
+        def answer(response: Any) -> None:
+            if kind == "coordinator":
+                response["disturbed"] = self.disturbed.get(producer.transactional_id, 0)
             if not self.lost():
                 self.at(self.delay(), lambda: resume(response))
 
-        def resume(response: dict[str, Any] | None) -> None:
+        def resume(response: Any) -> None:
             if producer.waiting == number:
                 producer.waiting = 0
                 self.resume(producer, response)
 
         def arrive() -> None:
-            if producer.version < 2:
+            if producer.version < TRANSACTIONS_V2:
                 if number < producer.last_delivered or producer.waiting != number:
                     return
                 producer.last_delivered = number
-            self._serve(kind, what, answer)
+            if kind == "coordinator":
+                self.ask(what, answer)
+            else:
+                self._write_all(what, answer)
 
         if not self.lost():
             self.at(self.delay(), arrive)
-        if self.faulty and producer.version >= 2 and self.random.random() < 0.08:
+        if self.faulty and producer.version >= TRANSACTIONS_V2 and self.random.random() < 0.08:
             self.at(self.random.randrange(2_500), arrive)
         self.at(ANSWER_MS, lambda: resume(None))
-
-    def _serve(self, kind: str, what: Any, answer: Callable[[dict[str, Any]], None]) -> None:
-        if kind == "coordinator":
-            self.ask(what, answer)
-        else:
-            self._write(what, answer)
 
     def lost(self) -> bool:
         return self.faulty and self.random.random() < 0.06
@@ -472,38 +329,85 @@ class TransactionWorld:
 
     # ------------------------------------------------------------ partitions
 
-    def _write(self, write: Write, answer: Callable[[dict[str, Any]], None]) -> None:
-        """As the broker does it: the coordinator's word first, unless the transaction is open here."""
-        partition = self.partitions[write.place]
-        if partition.producers.has_open_transaction(write.producer_id, write.producer_epoch):
-            answer({"error_code": partition.append(write)})
-            return
-        if write.client_version >= 2:
-            if write.sequence != 0 and partition.producers.epoch_of(write.producer_id) is None:
-                answer({"error_code": ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER})
+    def _write_all(self, writes: list[Write], answer: Callable[[list[ErrorCode]], None]) -> None:
+        """Requests that come over one connection, which may break between two of them; answered in order."""
+        if self.faulty and self.random.random() < 0.1:
+            writes = writes[: self.random.randrange(len(writes) + 1)]
+        answers: list[ErrorCode | None] = [None] * len(writes)
+
+        def answered(index: int, error: ErrorCode) -> None:
+            answers[index] = error
+            if None not in answers:
+                answer([error for error in answers if error is not None])
+
+        for index, write in enumerate(writes):
+            self._write(write, lambda error, index=index: answered(index, error))
+
+    def _write(self, write: Write, answer: Callable[[ErrorCode], None]) -> None:
+        def append(refused: Mapping[TopicPartition, ErrorCode]) -> None:
+            answer(refused.get(write.place) or self.partitions[write.place].append(write))
+
+        key = ProducerKey(write.transactional_id, write.producer_id, write.producer_epoch)
+        sequences = {write.place: write.sequence}
+        self.writes.submit(transactional_writes.Write(key, sequences, write.client_version, append))
+
+    # What the queues need of a broker.
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def set_after(self, key: object, delay_ms: int, callback: Callable[[], None]) -> None:
+        self.at(delay_ms, callback)
+
+    def retry_ms(self) -> tuple[int, int]:
+        return 20, 100
+
+    def producers(self, place: TopicPartition) -> ProducerState:
+        return self.partitions[place].producers
+
+    def verify_or_add(
+        self, asked: Asked, answer: Callable[[Mapping[TopicPartition, ErrorCode]], None]
+    ) -> None:
+        """Ask the coordinator here, or on another broker; a marker meanwhile makes its word worth nothing."""
+        guards = {place: self.marks.get((place, asked.producer_id), 0) for place in asked.partitions}
+        ended = False
+
+        def end(results: Mapping[TopicPartition, ErrorCode]) -> None:
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            answer(
+                {
+                    place: error
+                    if error or self.marks.get((place, asked.producer_id), 0) == guards[place]
+                    else ErrorCode.INVALID_TXN_STATE
+                    for place, error in results.items()
+                }
+            )
+
+        def arrive(later: Callable[[Callable[[], None]], None]) -> None:
+            if asked.client_version < TRANSACTIONS_V2:
+                results = self.machine.verify(*asked[:4])
+                later(lambda: end(results))
                 return
 
             def added(response: dict[str, Any]) -> None:
-                error = response["error_code"]
-                answer({"error_code": error if error else partition.append(write)})
+                errors = dict.fromkeys(asked.partitions, response["error_code"])
+                later(lambda: end(errors))
 
-            self.ask(
-                lambda token: AddPartitions(
-                    token,
-                    write.transactional_id,
-                    write.producer_id,
-                    write.producer_epoch,
-                    frozenset({write.place}),
-                    2,
-                ),
-                added,
-            )
-            return
-        errors = self.machine.verify(
-            write.transactional_id, write.producer_id, write.producer_epoch, frozenset({write.place})
-        )
-        error = errors[write.place]
-        answer({"error_code": error if error else partition.append(write)})
+            self.ask(lambda token: AddPartitions(token, *asked), added)
+
+        # A coordinator that crashes answers nobody.
+        self.at(ANSWER_MS, lambda: end(dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)))
+        if self.random.random() < 0.3:
+            arrive(lambda answer: answer())
+        elif not self.lost():
+            self.at(self.delay(), lambda: arrive(lambda answer: self.at(self.delay(), answer)))
+
+    def marked(self, place: TopicPartition, producer_id: int) -> None:
+        self.marks[place, producer_id] = self.marks.get((place, producer_id), 0) + 1
+        self.writes.transaction_ended(place, producer_id)
 
     def check_accepted(self, write: Write) -> None:
         """A batch may only land in the producer's own undecided transaction, as it is on stable ground."""
@@ -573,7 +477,12 @@ class TransactionWorld:
         if isinstance(built, InitProducerId | EndTransaction) and self.machine.needs_producer_id(built):
             built = replace(built, spare_producer_id=self.next_producer_id)
             self.next_producer_id += 1
+        if isinstance(built, InitProducerId):
+            self._disturb(built.transactional_id)
         self.handle(built)
+
+    def _disturb(self, transactional_id: str) -> None:
+        self.disturbed[transactional_id] = self.disturbed.get(transactional_id, 0) + 1
 
     def handle(self, command: Command) -> None:
         self.run(self.machine, self.machine.handle(command, self.now_ms))
@@ -715,6 +624,7 @@ class TransactionWorld:
 
     def check_end(self) -> None:
         must(not self.machine.undecided(), f"never decided: {self.machine.undecided()}")
+        must(not self.writes._queues, f"still waiting: {self.writes}")
         visible: dict[int, dict[TopicPartition, int]] = {}
         for place, partition in self.partitions.items():
             must(

@@ -1,5 +1,6 @@
 // Transactions one after the other with the Java client, several batches in flight, and a look at what was written.
-// Usage: TransactionLoad <bootstrap> <topic> <partitions> <prefix of ids> <shape> <count>. Prints name=value lines.
+// Usage: TransactionLoad <bootstrap> <topic> <partitions> <prefix of ids> <shapes> <count>. Prints name=value lines.
+// Shapes, with commas between them:
 //
 //   in-flight      <count> new producers, each with one transaction of many small batches over all partitions
 //   commit-abort   <count> times: commit a transaction, begin the next, send, abort at once
@@ -24,6 +25,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 public class TransactionLoad {
     static final int RECORDS = 40;
+    static final int STEADY_RECORDS = 10;
+    static final int WARM_UP = 20;
     static String bootstrap;
     static String topic;
     static int partitions;
@@ -39,11 +42,13 @@ public class TransactionLoad {
         partitions = Integer.parseInt(arguments[2]);
         prefix = arguments[3];
         int count = Integer.parseInt(arguments[5]);
-        switch (arguments[4]) {
-            case "in-flight" -> inFlight(count);
-            case "commit-abort" -> commitAbort(count);
-            case "steady" -> steady(count);
-            default -> throw new IllegalArgumentException(arguments[4]);
+        for (String shape : arguments[4].split(",")) {
+            switch (shape) {
+                case "in-flight" -> inFlight(count);
+                case "commit-abort" -> commitAbort(count);
+                case "steady" -> steady(count);
+                default -> throw new IllegalArgumentException(shape);
+            }
         }
         System.out.println("failures=" + failures);
         System.out.println("retries=" + (long) retries);
@@ -53,7 +58,7 @@ public class TransactionLoad {
 
     static void inFlight(int count) {
         for (int number = 0; number < count; number++) {
-            String id = prefix + "-" + number;
+            String id = prefix + "-in-flight-" + number;
             try (var producer = producer(id)) {
                 producer.initTransactions();
                 transaction(producer, id, RECORDS, number % 4 != 3);
@@ -90,12 +95,14 @@ public class TransactionLoad {
     static void steady(int count) {
         try (var producer = producer(prefix)) {
             producer.initTransactions();
-            transaction(producer, prefix + "-first", 10, true);
+            for (int number = 0; number < WARM_UP; number++) {
+                transaction(producer, prefix + "-warm-" + number, STEADY_RECORDS, true);
+            }
             double[] tookMs = new double[count];
             long began = System.nanoTime();
             for (int number = 0; number < count; number++) {
                 long start = System.nanoTime();
-                transaction(producer, prefix + "-" + number, 10, true);
+                transaction(producer, prefix + "-" + number, STEADY_RECORDS, true);
                 tookMs[number] = (System.nanoTime() - start) / 1e6;
             }
             double seconds = (System.nanoTime() - began) / 1e9;
