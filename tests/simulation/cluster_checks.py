@@ -182,7 +182,8 @@ class AuditedStore(SimulatedCluster):
         name = f"{record.topic}-{record.index} of the store"
         key = (record.topic, record.index)
         old = self.partitions.get(key)
-        must(bool(record.isr) and set(record.isr) <= set(record.replicas), f"{name}: ISR {record}")
+        holders = (*record.isr, *record.elr, *record.last_known_elr)
+        must(bool(holders) and set(holders) <= set(record.replicas), f"{name}: {record}")
         must(record.leader == -1 or record.leader in record.isr, f"{name}: a leader out of the ISR: {record}")
         if record.leader >= 0:
             epoch = (self.topics[record.topic], record.index, record.leader_epoch)
@@ -194,7 +195,7 @@ class AuditedStore(SimulatedCluster):
                 record.leader_epoch >= old.leader_epoch + (record.leader != old.leader),
                 f"{name}: the leader epoch of {old} in {record}",
             )
-            clean = record.leader in (-1, old.leader) or record.leader in old.isr
+            clean = record.leader in (-1, old.leader, *old.isr, *old.elr)
             # One that is shutting down may take others into the ISR; they lead at once.
             leaving = old.leader in self.brokers and self.brokers[old.leader].shutting_down
             must(
@@ -328,7 +329,7 @@ class Checker:
         history = self.histories.get((topic_id, key[1]))
         if history is None or not history.end:
             return
-        for node_id in record.isr:
+        for node_id in (*record.isr, *record.elr):
             machine = self._machines[node_id]
             registered = self._store.brokers.get(node_id)
             if registered is None or not machine.open:

@@ -250,8 +250,8 @@ def _unclean_elections() -> list[Patch]:
 def _restarts_not_noticed() -> list[Patch]:
     original = Lives.of.__func__  # type: ignore[attr-defined]
 
-    def of(cls: type[Lives], brokers: Any, restarted: Any = frozenset(), lost_disks: Any = None) -> Lives:
-        made: Lives = original(cls, brokers, frozenset(), lost_disks)
+    def of(cls: type[Lives], brokers: Any, restarted: Any = frozenset(), *rest: Any, **named: Any) -> Lives:
+        made: Lives = original(cls, brokers, frozenset(), *rest, **named)
         return made
 
     return [(Lives, "of", classmethod(of))]

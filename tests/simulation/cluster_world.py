@@ -288,19 +288,20 @@ class ClusterWorld(Cluster):
             return
         self.say(f"broker {node_id} starts again{'' if how == 'killed' else ' ' + how}")
         del self.dead[node_id]
-        if how != "killed" and any(node_id in record.isr for record in self.audit.partitions.values()):
+        counted = any(node_id in (*record.isr, *record.elr) for record in self.audit.partitions.values())
+        if how != "killed" and counted:
             self._calm = node_id
 
     def _may_lose(self, node_id: int) -> bool:
         """Whether every ISR with this broker has others that run undisturbed, and will for a while."""
-        in_sync = any(node_id in record.isr for record in self.audit.partitions.values())
+        in_sync = any(node_id in (*record.isr, *record.elr) for record in self.audit.partitions.values())
         if not in_sync and not self.audit.brokers[node_id].alive:
             # Nobody relies on it, and no change that is under way can make it part of an ISR.
             return True
         if self._is_calm() or self.now_ms < max(self._commands_until_ms, self._disturbed_ms + SESSION_MS):
             return False
         for record in self.audit.partitions.values():
-            if node_id in record.isr:
+            if node_id in (*record.isr, *record.elr):
                 others = [self.machines[other] for other in record.isr if other != node_id]
                 if not others or not all(self._undisturbed(other) for other in others):
                     return False

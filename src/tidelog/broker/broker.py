@@ -16,7 +16,12 @@ from uuid import UUID
 from tidelog.broker.background import Background
 from tidelog.broker.background_jobs import BackgroundJobs
 from tidelog.broker.dispatch import Request
-from tidelog.broker.features import TRANSACTION_VERSION, TRANSACTION_VERSION_FEATURE
+from tidelog.broker.features import (
+    ELR_VERSION,
+    ELR_VERSION_FEATURE,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_FEATURE,
+)
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.housekeeping import Housekeeping
@@ -100,7 +105,10 @@ class Broker:
         self.quotas: Quotas | None = None
         self.node_id = settings.node_id
         self.endpoints = endpoints
-        self.features: dict[str, Feature] = {TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE}
+        self.features: dict[str, Feature] = {
+            TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE,
+            ELR_VERSION: ELR_VERSION_FEATURE,
+        }
         self.metrics = Metrics(clock, settings.node_id)
         self.timers = Timers(clock)
         self.jobs = BackgroundJobs(self.timers, self.metrics.events)
@@ -246,10 +254,15 @@ class Broker:
 
         def registered(refused: Refused | None) -> None:
             if refused is None:
+                self.log_directories.note_boot()
                 self.replication.activate()
             then(refused)
 
-        self.metadata.start(Registration(self.endpoints, self.settings.rack, disk_id), registered)
+        unclean = not self.log_directories.kept_their_ends
+        if unclean:
+            log.warning("the machine was restarted without a clean stop: the logs may have lost their ends")
+        registration = Registration(self.endpoints, self.settings.rack, disk_id, unclean)
+        self.metadata.start(registration, registered)
 
     def hand_over(self, then: Callable[[], None]) -> None:
         """Before a clean stop: have the other brokers lead what this one leads, as far as they can."""
@@ -368,6 +381,8 @@ class Broker:
     def _flush_failed(self, partition: Partition, fault: OSError) -> None:
         from tidelog.broker.handlers.produce import ProduceWaiter
 
+        if partition.flush_fault is not None:
+            self.log_directories.sync_failed(TopicPartition(partition.topic, partition.index))
         for waiter in [w for w in partition.waiters if isinstance(w, ProduceWaiter)]:
             waiter.flush_failed(partition)
 

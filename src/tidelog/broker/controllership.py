@@ -32,6 +32,8 @@ from tidelog.controller.commands import (
     BrokersChanged,
     Command,
     Decision,
+    ElectOffline,
+    LeadersElected,
     LiveBroker,
     RebalanceLeaders,
     Result,
@@ -54,6 +56,8 @@ from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (
     CHANGES_KEY,
     CONTROLLER_EPOCH_KEY,
+    BrokerRecord,
+    ConfigRecord,
     ControllerRecord,
     MetadataRecord,
     PartitionRecord,
@@ -77,6 +81,7 @@ _TAKEOVER = "takeover"
 _MEMBERSHIP = "membership"
 _RETRY_TIMER = "controller retry"
 _REBALANCE_TIMER = "controller rebalance"
+_OFFLINE_TIMER = "controller offline partitions"
 
 Results = tuple[Result, ...]
 #: results, or None when this broker is not the controller (any more) and another one must be asked
@@ -204,6 +209,7 @@ class Controllership:
         self.active = False
         self._timers.cancel(_RETRY_TIMER)
         self._timers.cancel(_REBALANCE_TIMER)
+        self._timers.cancel(_OFFLINE_TIMER)
         waiting = [*([self._current] if self._current is not None else []), *self._queue]
         self._current = None
         self._membership_job = None
@@ -257,6 +263,20 @@ class Controllership:
     def _rebalance(self) -> None:
         self._set_rebalance_timer()
         self.submit(RebalanceLeaders(), _nothing)
+
+    def _look_after_offline(self) -> None:
+        """In a while, elect leaders where an unclean election is allowed: others may come back by then."""
+        if _OFFLINE_TIMER not in self._timers:
+            delay_ms = self._settings.get_int("unclean.recovery.timeout.ms")
+            self._timers.set_after(_OFFLINE_TIMER, delay_ms, self._elect_offline)
+
+    def _elect_offline(self) -> None:
+        def elected(results: Results | None) -> None:
+            [result] = results or (None,)
+            if isinstance(result, LeadersElected) and any(refused for _, refused in result.outcomes):
+                self._look_after_offline()
+
+        self.submit(ElectOffline(), elected)
 
     # -- carrying out
 
@@ -387,6 +407,8 @@ class Controllership:
         old = self._door.image
         try:
             self._door.adopt(records, sequence)
+            if any(isinstance(record, BrokerRecord | ConfigRecord) for record in records):
+                self._look_after_offline()
             self._log_events(job, old, records, self._timers.monotonic_ms() - began_ms)
         finally:
             # A listener that fails must not stop the changes that wait behind this one.

@@ -72,6 +72,7 @@ def encode_live(broker: LiveBroker) -> bytes:
         "endpoints": {name: list(endpoint) for name, endpoint in broker.endpoints.items()},
         "rack": broker.rack,
         "disk_id": broker.disk_id,
+        "unclean_shutdown": broker.unclean_shutdown,
     }
     return json.dumps(fields, sort_keys=True).encode()
 
@@ -86,6 +87,7 @@ def decode_live(entry: Entry) -> LiveBroker:
             {name: Endpoint(str(host), int(port)) for name, (host, port) in fields["endpoints"].items()},
             None if fields["rack"] is None else str(fields["rack"]),
             str(fields.get("disk_id", "")),
+            bool(fields.get("unclean_shutdown", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetadataCorruptError(f"the registration {entry.key!r} cannot be read: {error!r}") from error

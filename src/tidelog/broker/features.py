@@ -5,3 +5,7 @@ from tidelog.protocol.api_versions import Feature
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_FEATURE = Feature(0, 2, 2)
 """Every transaction has an epoch of its own, and partitions are verified (KIP-890)."""
+
+ELR_VERSION = "eligible.leader.replicas.version"
+ELR_VERSION_FEATURE = Feature(0, 1, 1)
+"""Partitions have eligible leader replicas (KIP-966)."""

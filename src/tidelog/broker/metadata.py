@@ -70,6 +70,8 @@ class Registration(NamedTuple):
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
     disk_id: str = ""
+    #: the logs may have lost their ends before this process began
+    unclean_shutdown: bool = False
 
 
 class Metadata:
@@ -176,9 +178,9 @@ class Metadata:
     def _enter_anew(self) -> None:
         """Register in a new session, as a new incarnation."""
         assert self._registration is not None
-        endpoints, rack, disk_id = self._registration
+        endpoints, rack, disk_id, unclean_shutdown = self._registration
         incarnation = str(UUID(int=self._random.getrandbits(128), version=4))
-        self._me = LiveBroker(self.node_id, incarnation, endpoints, rack, disk_id)
+        self._me = LiveBroker(self.node_id, incarnation, endpoints, rack, disk_id, unclean_shutdown)
         self._watching = self._entering = False
         self._enter()
 
@@ -344,6 +346,9 @@ class Metadata:
             own = self.image.alive_brokers.get(self.node_id)
             if own is not None and own.incarnation == self._me.incarnation:
                 then, self._started = self._started, None
+                if self._registration is not None:
+                    # The cluster knows; later incarnations of this process have lost nothing more.
+                    self._registration = self._registration._replace(unclean_shutdown=False)
                 then(None)
 
     def _when_at(self, sequence: int, callback: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from tidelog.broker.follower_feeds import FollowerFeed, FollowerFeeds
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import Partition
 from tidelog.broker.replica_fetcher import ReplicaFetcher
+from tidelog.broker.replica_log_reports import ReplicaLogReports
 from tidelog.model.identifiers import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,
@@ -46,6 +47,7 @@ class Replication:
         self.fetchers: dict[int, ReplicaFetcher] = {}
         self.isr_changes = IsrChanges(broker)
         self.feeds = FollowerFeeds(broker)
+        self.log_reports = ReplicaLogReports(broker)
         #: what replicas here may fetch while they catch up, where a topic says so
         self.throttle = Throttle()
         self._noted_high_watermarks: dict[TopicPartition, int] = {}
@@ -97,6 +99,7 @@ class Replication:
         """Fetch no more and propose nothing."""
         self._stopped = True
         self.isr_changes.stop()
+        self.log_reports.stop()
         for fetcher in self.fetchers.values():
             fetcher.stop()
         self.fetchers.clear()
@@ -159,6 +162,8 @@ class Replication:
             self.learn(partition, state)
         else:
             self._follow(partition, state)
+            if state.leader == NO_LEADER and self._active and not self._stopped:
+                self.log_reports.consider(partition)
 
     def _open(
         self, topic: TopicImage, index: int, state: PartitionImage, config: LogConfig

@@ -16,7 +16,7 @@ from tidelog.controller.commands import (
     ShutDownBroker,
     UnregisterBroker,
 )
-from tidelog.controller.elections import election_of, min_isr_of
+from tidelog.controller.elections import min_isr_of
 from tidelog.controller.partition_change import Lives, PartitionDraft
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_LEADER
@@ -38,12 +38,12 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
     for broker_id, begun in live.items():
         known = image.brokers.get(broker_id)
         after[broker_id] = _registered(begun, known, command.sequence)
+        if begun.unclean_shutdown and (known is None or known.incarnation != begun.incarnation):
+            unclean.add(broker_id)
         if known is None:
             continue
         if known.alive and known.incarnation != begun.incarnation:
             restarted.add(broker_id)
-        if begun.unclean_shutdown and known.incarnation != begun.incarnation:
-            unclean.add(broker_id)
         if known.disk_id and begun.disk_id and known.disk_id != begun.disk_id:
             lost_disks[broker_id] = known.disk_id
     lives = Lives.of(after, frozenset(restarted), lost_disks, frozenset(unclean))
@@ -91,7 +91,7 @@ def settle_partitions(
     records: list[MetadataRecord] = []
     unfit = frozenset(unfit)
     for topic in image.topics.values():
-        election, min_isr = None, 0
+        min_isr = 0
         for index, partition in enumerate(topic.partitions):
             if (
                 partition.leader != NO_LEADER
@@ -99,10 +99,8 @@ def settle_partitions(
                 and unfit.isdisjoint(partition.elr)
             ):
                 continue
-            if election is None:
-                election = election_of(topic, image, settings)
-                min_isr = min_isr_of(topic, image, settings)
-            record = PartitionDraft(topic.name, index, partition).settle(lives, min_isr, election)
+            min_isr = min_isr or min_isr_of(topic, image, settings)
+            record = PartitionDraft(topic.name, index, partition).settle(lives, min_isr)
             if record is not None:
                 records.append(record)
     return records

@@ -216,6 +216,33 @@ class ChangeIsr:
         return len(self.changes)
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """Where the log of a replica ends, and the leader epoch of the last batch in it.
+
+    `leader_epoch` is the partition's when the broker looked: it had no leader since then.
+    """
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    last_epoch: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReplicaLogs:
+    """A broker says how long its logs are of partitions that have no leader."""
+
+    broker_id: int
+    broker_epoch: int
+    logs: tuple[ReplicaLog, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.logs)
+
+
 class ElectionType(IntEnum):
     """Which leader to elect; the number is the protocol's."""
 
@@ -229,6 +256,18 @@ class ElectLeaders:
 
     type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectOffline:
+    """Elect leaders for the partitions without one whose settings allow an unclean election.
+
+    The one result names those that were elected, and those that wait for a replica's word about its log.
+    """
 
     @property
     def item_count(self) -> int:
@@ -370,7 +409,9 @@ Command = (
     | AllocateProducerIds
     | BrokersChanged
     | ChangeIsr
+    | ReportReplicaLogs
     | ElectLeaders
+    | ElectOffline
     | AlterReassignments
     | ShutDownBroker
     | UnregisterBroker

@@ -15,7 +15,7 @@ from tidelog.controller.commands import (
     Done,
     Result,
 )
-from tidelog.controller.elections import UNCLEAN_ELECTION, elect_offline
+from tidelog.controller.elections import MIN_ISR, UNCLEAN_ELECTION, elect_offline, settle_eligible
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (
@@ -48,7 +48,7 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
     """Decide each resource; those refused keep their settings."""
     records: list[MetadataRecord] = []
     results: list[Result] = []
-    unclean = False
+    unclean = min_isr = False
     named = Counter((resource.type, resource.name) for resource in command.resources)
     for resource in command.resources:
         if named[resource.type, resource.name] > 1:
@@ -65,9 +65,12 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
             records.append(ConfigRecord(_STORED_UNDER[resource.type], resource.name, changed))
             # Unsetting counts too: what holds for all brokers may be laxer.
             unclean = unclean or present.get(UNCLEAN_ELECTION) != changed.get(UNCLEAN_ELECTION)
+            min_isr = min_isr or present.get(MIN_ISR) != changed.get(MIN_ISR)
     if unclean and not command.validate_only:
         # Whoever allows unclean elections waits for one.
-        records += elect_offline(image.apply(records), settings)
+        records += elect_offline(image.apply(records), settings).records
+    if min_isr and not command.validate_only:
+        records += settle_eligible(image.apply(records), settings)
     return Decision(() if command.validate_only else tuple(records), tuple(results))
 
 

@@ -42,19 +42,45 @@ def min_isr_of(topic: TopicImage, image: ClusterImage, settings: BrokerSettings)
     return settings.get_int(MIN_ISR) if text is None else int(text)
 
 
-def elect_offline(image: ClusterImage, settings: BrokerSettings) -> list[MetadataRecord]:
-    """Leaders for the partitions that have none, where an unclean election is allowed."""
+def elect_offline(image: ClusterImage, settings: BrokerSettings) -> Decision:
+    """Leaders for the partitions that have none, where an unclean election is allowed.
+
+    The longest log leads: a partition waits until all its active replicas have said how long theirs is.
+    """
     records: list[MetadataRecord] = []
+    outcomes: list[tuple[TopicPartition, Refused | None]] = []
     lives = Lives.in_image(image)
     for topic in image.topics.values():
         offline = [index for index, found in enumerate(topic.partitions) if found.leader == NO_LEADER]
         if not offline or election_of(topic, image, settings) is not Election.UNCLEAN:
             continue
         for index in offline:
-            draft = PartitionDraft(topic.name, index, topic.partitions[index])
+            partition, name = topic.partitions[index], TopicPartition(topic.name, index)
+            heard = {broker_id for broker_id, _ in partition.replica_logs}
+            silent = sorted((lives.active & set(partition.replicas)) - heard)
+            if silent:
+                message = f"brokers {silent} have not said how long their logs of {name} are"
+                outcomes.append((name, Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)))
+                continue
+            draft = PartitionDraft(topic.name, index, partition)
             record = draft.settle(lives, min_isr_of(topic, image, settings), Election.UNCLEAN)
             if record is not None:
                 records.append(record)
+                outcomes.append((name, None))
+    return Decision(tuple(records), (LeadersElected(tuple(outcomes)),))
+
+
+def settle_eligible(image: ClusterImage, settings: BrokerSettings) -> list[MetadataRecord]:
+    """`min.insync.replicas` has changed: empty the ELRs of partitions that have enough in sync now."""
+    lives = Lives.in_image(image)
+    records: list[MetadataRecord] = []
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if (partition.elr or partition.last_known_elr) and partition.leader != NO_LEADER:
+                draft = PartitionDraft(topic.name, index, partition)
+                record = draft.settle(lives, min_isr_of(topic, image, settings))
+                if record is not None:
+                    records.append(record)
     return records
 
 

@@ -7,7 +7,7 @@ first time. A leader that is shutting down may still take others into the ISR; t
 from uuid import UUID
 
 from tidelog.controller.commands import ChangeIsr, Decision, IsrChange, IsrChanged, Result
-from tidelog.controller.elections import election_of, min_isr_of
+from tidelog.controller.elections import min_isr_of
 from tidelog.controller.partition_change import Lives, PartitionDraft, image_of
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage, PartitionImage
@@ -51,7 +51,7 @@ def change_isr(command: ChangeIsr, image: ClusterImage, settings: BrokerSettings
         draft = PartitionDraft(topic.name, change.partition, partition)
         if set(change.isr) != set(partition.isr):
             draft.isr = change.isr
-        record = draft.settle(lives, min_isr_of(topic, image, settings), election_of(topic, image, settings))
+        record = draft.settle(lives, min_isr_of(topic, image, settings))
         if record is None:
             results.append(IsrChanged(partition))
             continue

@@ -19,6 +19,7 @@ from tidelog.controller import (
     elections,
     isr_changes,
     reassignments,
+    replica_logs,
     topics,
 )
 from tidelog.controller.commands import (
@@ -39,10 +40,12 @@ from tidelog.controller.commands import (
     DeleteTopics,
     Done,
     ElectLeaders,
+    ElectOffline,
     FormCluster,
     ProducerIdBlock,
     RebalanceLeaders,
     RegisterBroker,
+    ReportReplicaLogs,
     Result,
     ShutDownBroker,
     TopicDeleted,
@@ -110,6 +113,10 @@ class Controller:
                 return isr_changes.change_isr(command, image, self._settings)
             case ElectLeaders():
                 return elections.elect_leaders(command, image, self._settings)
+            case ElectOffline():
+                return elections.elect_offline(image, self._settings)
+            case ReportReplicaLogs():
+                return replica_logs.report_replica_logs(command, image, self._settings)
             case AlterReassignments():
                 return reassignments.alter_reassignments(command, image, self._settings)
             case ShutDownBroker():

@@ -23,7 +23,7 @@ the replicas, the ISR or the reassignment; `settle` then applies these rules, in
 Settling twice changes nothing more.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -51,8 +51,8 @@ class Lives:
     """Which brokers can be relied on while a decision is made."""
 
     #: alive and not shutting down
-    active: Collection[int]
-    alive: Collection[int]
+    active: frozenset[int]
+    alive: frozenset[int]
     #: disk ids of the brokers that are alive
     disks: Mapping[int, str]
     #: active ones that ended and began again before anybody noticed: what they had in memory is gone
@@ -60,7 +60,7 @@ class Lives:
     #: brokers whose copies are out of reach, with the id of the disk that holds them
     lost_disks: Mapping[int, str] = field(default_factory=dict)
     #: active and not restarted
-    steady: Collection[int] = ()
+    steady: frozenset[int] = _NOBODY
     #: those whose machine may have lost the end of their logs before this life of theirs began
     unclean: frozenset[int] = _NOBODY
 
@@ -175,19 +175,19 @@ class PartitionDraft:
         holders = (*self.isr, *self.elr)
         if not lost or lost.keys().isdisjoint((*holders, *self.last_known_elr)):
             return
-        # Who is unregistered is not waited for any more.
+        # Who is unregistered is not waited for any more, unless there is nobody else.
         known = tuple(member for member in self.last_known_elr if member not in lost or member in lives.alive)
+        known = known or self.last_known_elr
         kept = tuple(member for member in holders if member not in lost)
         self._distrusted |= lost.keys()
-        if kept or (known and not holders):
+        if kept or not holders:
             self._fenced = self._fenced or not lost.keys().isdisjoint(self.isr)
             self.isr = tuple(member for member in self.isr if member in kept)
             self.elr = tuple(member for member in self.elr if member in kept)
             self.last_known_elr = known
         else:
             # The leader was never behind the others.
-            candidates = holders or self.last_known_elr
-            holder = self.present.leader if self.present.leader in candidates else candidates[0]
+            holder = self.present.leader if self.present.leader in holders else holders[0]
             self.isr, self.elr = (), (holder,)
             self.last_known_elr = tuple(member for member in known if member != holder)
             self.lost_disk_id = lost[holder]
@@ -258,8 +258,8 @@ class PartitionDraft:
             eligible = [replica for replica in self.replicas if replica in self.elr and replica in active]
             if eligible:
                 return eligible[0]
-            if not self.elr:
-                return self._recover(lives)
+            if not self.elr and (recovered := self._recover(lives)) != NO_LEADER:
+                return recovered
         return self._longest_log(lives) if election is Election.UNCLEAN else NO_LEADER
 
     def _recover(self, lives: Lives) -> int:

@@ -105,4 +105,4 @@ def _cancel(
             message = f"only new replicas of {topic.name}-{index} are in sync: going back would lose records"
             return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         draft.give_up_to(active[0])
-    return draft.settle(lives, min_isr, election)
+    return draft.settle(lives, min_isr)

@@ -201,6 +201,10 @@ _DATA = (
         "Whether a replica outside the in-sync set may lead, losing records.", update_mode=_CLUSTER,
     ),
     _broker(
+        "unclean.recovery.timeout.ms", _INT, 5_000, _MEDIUM,
+        "How long an unclean election that the settings allow waits for more replicas to return.", minimum=0,
+    ),
+    _broker(
         "auto.leader.rebalance.enable", _BOOLEAN, True, _HIGH,
         "Give leadership back to the preferred replicas from time to time.",
     ),

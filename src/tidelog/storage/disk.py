@@ -42,6 +42,9 @@ WRITE_BYTES = 512 << 10
 # Room is reserved for appends only where that leaves this many times as much to others.
 RESERVABLE_SHARE = 64
 FALLOC_FL_KEEP_SIZE = 1
+# Where Linux tells one boot of the machine from another. A test that cuts the power names a file of its own.
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+BOOT_ID_FILE_VARIABLE = "TIDELOG_BOOT_ID_FILE"
 
 
 @functools.cache
@@ -162,6 +165,10 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """Space that an unprivileged process may still use on the file system of `path`."""
+        ...
+
+    def boot_id(self) -> str:
+        """Changes whenever bytes that were not synced may have been lost; empty where nobody can tell."""
         ...
 
     def lock(self, path: str) -> File:
@@ -345,6 +352,13 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def boot_id(self) -> str:
+        try:
+            with open(os.environ.get(BOOT_ID_FILE_VARIABLE) or BOOT_ID_FILE) as file:  # noqa: PTH123
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def lock(self, path: str) -> OsFile:
         file = self.open(path, create=True)

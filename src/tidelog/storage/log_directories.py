@@ -5,6 +5,7 @@ A data directory holds, under Kafka's names:
     .lock                               held (flock) by the broker that uses the directory
     meta.properties                     version, cluster.id, node.id, directory.id: whose data this is
     .kafka_cleanshutdown                written by a clean stop and removed by the next start
+    boot-id                             on which boot of the machine the logs were written (see boot_id)
     recovery-point-offset-checkpoint    up to where each log was flushed
     log-start-offset-checkpoint         where each log starts, if that is not the start of a segment
     replication-offset-checkpoint       the high watermark of each partition
@@ -29,6 +30,7 @@ from uuid import UUID, uuid4
 from tidelog.model.identifiers import TopicPartition, topic_name_fault
 from tidelog.model.log_config import LogConfig
 from tidelog.storage import checkpoints
+from tidelog.storage.boot_id import forget_boot_id, kept_its_end, note_boot_id
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.future_log import (
     FUTURE_SUFFIX,
@@ -120,6 +122,8 @@ class LogDirectory:
     directory_id: str
     clean_shutdown: bool
     lock: File
+    #: its logs have all that was ever appended: no power cut took their ends
+    kept_its_end: bool = True
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
@@ -227,6 +231,33 @@ class LogDirectories:
         if not opened:
             raise LogDirectoryUnusable("log.dirs names no directory")
         return cls(disk, opened, OpenFiles(disk, open_files_max))
+
+    # What the logs may have lost
+
+    @property
+    def kept_their_ends(self) -> bool:
+        """Whether the logs have everything that the broker had appended to them before it ended."""
+        return all(directory.kept_its_end for directory in self.directories)
+
+    def note_boot(self) -> None:
+        """The cluster knows what the logs may have lost: from here on they are as good as any."""
+        for directory in self.directories:
+            try:
+                note_boot_id(self._disk, directory.path)
+            except OSError as error:
+                logger.warning("the boot id could not be written: %s", error)
+
+    def sync_failed(self, topic_partition: TopicPartition) -> None:
+        """A sync failed: what is behind the recovery point may be lost though the machine goes on."""
+        directory = self._directory_of.get(topic_partition)
+        if directory is not None:
+            self._forget_boot(directory)
+
+    def _forget_boot(self, directory: LogDirectory) -> None:
+        try:
+            forget_boot_id(self._disk, directory.path)
+        except OSError as error:
+            logger.error("%s may be trusted wrongly after a restart: %s", directory.path, error)
 
     # Opening logs
 
@@ -523,6 +554,7 @@ class LogDirectories:
             except OSError as error:
                 logger.error("%s could not be closed cleanly: %s", topic_partition, error)
                 unclean.add(self._directory_of[topic_partition].path)
+                self._forget_boot(self._directory_of[topic_partition])
 
         if threads > 1:
             with ThreadPoolExecutor(threads, "closing-logs") as pool:
@@ -571,10 +603,14 @@ def _open_directory(
     _make_directory_durably(disk, path)
     lock = _lock(disk, path)
     try:
+        formatted = disk.exists(f"{path}/{META_PROPERTIES}")
         properties = _check_properties(disk, path, cluster_id, node_id, new_directory_id)
         marker = f"{path}/{CLEAN_SHUTDOWN}"
         clean_shutdown = disk.exists(marker)
-        directory = LogDirectory(path, properties.directory_id, clean_shutdown, lock)
+        kept = clean_shutdown or not formatted or kept_its_end(disk, path)
+        directory = LogDirectory(path, properties.directory_id, clean_shutdown, lock, kept)
+        if kept:
+            note_boot_id(disk, path)
         directory.recovery_points = _read_checkpoint(disk, path, checkpoints.RECOVERY_POINT_CHECKPOINT)
         directory.log_start_offsets = _read_checkpoint(disk, path, checkpoints.LOG_START_OFFSET_CHECKPOINT)
         directory.high_watermarks = _read_checkpoint(disk, path, checkpoints.REPLICATION_OFFSET_CHECKPOINT)

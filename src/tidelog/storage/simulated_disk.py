@@ -265,6 +265,7 @@ class SimulatedDisk:
         self._alive = True
         self._failures: dict[int, int] = {}
         self._power_cut_at: int | None = None
+        self._boot = 1
 
     # -- what happens to it
 
@@ -272,6 +273,7 @@ class SimulatedDisk:
         """Cut the power; return the disk as the next start finds it."""
         successor = self._successor()
         successor._tree = self._tree.after_crash(self._random)
+        successor._boot += 1
         return successor
 
     def kill(self) -> "SimulatedDisk":
@@ -403,6 +405,9 @@ class SimulatedDisk:
             return UNLIMITED_BYTES
         return max(0, self.capacity_bytes - self.used_bytes)
 
+    def boot_id(self) -> str:
+        return f"boot {self._boot}"
+
     def lock(self, path: str) -> SimulatedFile:
         file = self.open(path, create=True)
         key = "/".join(_names(path))
@@ -445,6 +450,7 @@ class SimulatedDisk:
         successor = SimulatedDisk()
         successor._random = self._random
         successor.capacity_bytes = self.capacity_bytes
+        successor._boot = self._boot
         return successor
 
     def _find(self, path: str) -> _Node | None:

@@ -22,6 +22,7 @@ from tidelog.controller.commands import (
     Done,
     ElectionType,
     ElectLeaders,
+    ElectOffline,
     IsrChange,
     IsrChanged,
     LeadersElected,
@@ -29,6 +30,8 @@ from tidelog.controller.commands import (
     PartitionsSpec,
     Reassignment,
     RebalanceLeaders,
+    ReplicaLog,
+    ReportReplicaLogs,
     Result,
     ShutDownBroker,
     TopicCreated,
@@ -120,6 +123,15 @@ class Cluster:
         assert isinstance(elected, LeadersElected)
         [(_, refused)] = elected.outcomes
         return refused
+
+    def report(self, topic: str, **logs: tuple[int, int]) -> None:
+        """Brokers say how long their logs of a topic's first partition are: b1=(last epoch, log end)."""
+        found = self.image.topics[topic]
+        for name, (last_epoch, end_offset) in logs.items():
+            broker_id = int(name[1:])
+            log = ReplicaLog(found.topic_id, 0, found.partitions[0].leader_epoch, last_epoch, end_offset)
+            epoch = self.image.brokers[broker_id].epoch
+            assert self.run(ReportReplicaLogs(broker_id, epoch, (log,))) == (Done(),)
 
     def allow_unclean(self, type: ConfigResourceType, name: str) -> None:
         change = ConfigChange(UNCLEAN, ConfigOperation.SET, "true")
@@ -255,13 +267,21 @@ def test_unclean_elections_happen_where_they_are_allowed(where: str) -> None:
     b = cluster.image.topics["b"]
     cluster.run(ChangeIsr(1, 100, (IsrChange(b.topic_id, 0, 0, 0, (1,)),)))
     cluster.lives(2, 3)
+    assert cluster.a0().leader == NO_LEADER, "others may come back in a moment"
+    cluster.run(ElectOffline())
+    assert cluster.a0().leader == NO_LEADER, "nobody has said how long its log is"
+    cluster.report("a", b2=(0, 7))
+    cluster.report("b", b2=(0, 7))
     if where in ("topic", "all brokers"):
-        assert state(cluster.a0()) == (NO_LEADER, (), 1, 2) and cluster.a0().elr == (1,)
+        assert state(cluster.a0()) == (NO_LEADER, (), 1, 3) and cluster.a0().elr == (1,)
         if where == "topic":
             cluster.allow_unclean(ConfigResourceType.TOPIC, "a")
         else:
             cluster.allow_unclean(ConfigResourceType.BROKER, ALL_BROKERS)
+    else:
+        cluster.run(ElectOffline())
     assert state(cluster.a0())[:2] == (2, (2,))
+    assert cluster.a0().unclean_leader_epoch == cluster.a0().leader_epoch
     assert cluster.image.topics["b"].partitions[0].leader == NO_LEADER
 
 
@@ -270,6 +290,7 @@ def test_unsetting_a_stricter_setting_of_a_topic_elects() -> None:
     cluster.create("a", (1, 2), **{UNCLEAN: "false"})
     cluster.change((1,))
     cluster.lives(2, 3)
+    cluster.report("a", b2=(0, 7))
     cluster.allow_unclean(ConfigResourceType.BROKER, ALL_BROKERS)
     assert cluster.a0().leader == NO_LEADER
     unset = ConfigChange(UNCLEAN, ConfigOperation.DELETE)

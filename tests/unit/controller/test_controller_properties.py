@@ -1,9 +1,12 @@
 """What holds after every decision, whatever happens in whatever order.
 
-A world of brokers that start, die, lose their disks and come back is played from a seed. It keeps book of the
-copies: a write is committed when every member of the ISR has it, and a leader that was elected cleanly must
-have everything that was committed. The controller sees the world only through commands, some of them late or
-sent twice.
+A world of brokers that start, die, lose power or their disks and come back is played from a seed. It keeps
+book of the copies: a write is committed when every member of the ISR has it, and a leader that was elected
+cleanly must have everything that was committed. A power cut takes a part of what was not synced, and the
+broker says so when it returns. The leader of an unclean recovery must have all that is left on the disks of
+those who had everything at the end: the members of the last ISR and ELR. Only where somebody asked for an
+unclean election, or the settings allow it, less than that may be elected. The controller sees the world only
+through commands, some of them late or sent twice.
 """
 
 from dataclasses import dataclass, field
@@ -28,12 +31,15 @@ from tidelog.controller.commands import (
     Done,
     ElectionType,
     ElectLeaders,
+    ElectOffline,
     IsrChange,
     LeadersElected,
     LiveBroker,
     PartitionsSpec,
     Reassignment,
     RebalanceLeaders,
+    ReplicaLog,
+    ReportReplicaLogs,
     Result,
     ShutDownBroker,
     TopicReference,
@@ -49,6 +55,7 @@ from tidelog.model.settings import BrokerSettings
 BROKER_IDS = range(1, 6)
 TOPICS = ("a", "b", "c")
 UNCLEAN = "unclean.leader.election.enable"
+MIN_ISR = "min.insync.replicas"
 Copy = tuple[str, int, int, str]
 
 
@@ -60,10 +67,12 @@ class Machine:
     incarnation: int = 0
     disk: int = 0
     running: bool = False
+    #: a power cut took the end of its logs, and the cluster does not know it yet
+    unclean: bool = False
 
     def live(self) -> LiveBroker:
         rack = f"rack{self.broker_id % 2}"
-        return LiveBroker(self.broker_id, str(self.incarnation), {}, rack, f"disk-{self.disk}")
+        return LiveBroker(self.broker_id, str(self.incarnation), {}, rack, f"disk-{self.disk}", self.unclean)
 
 
 @dataclass
@@ -74,9 +83,15 @@ class World:
     #: per partition, how much was committed; and how much of it a disk of a broker has
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     copies: dict[Copy, int] = field(default_factory=dict)
+    #: how much of each copy a power cut leaves
+    synced: dict[Copy, int] = field(default_factory=dict)
+    #: the leader epochs under which the committed records of a partition were written, by where they began
+    epochs: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     late: list[ChangeIsr] = field(default_factory=list)
     unclean_count: int = 0
+    recovered_count: int = 0
+    eligible_count: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -96,8 +111,40 @@ class World:
     def wipe(self, broker_id: int) -> None:
         self.machines[broker_id].disk += 100
 
+    def cut_power(self, broker_id: int) -> None:
+        """What was not synced is gone, or a part of it; nobody knows before the machine starts again."""
+        machine = self.machines[broker_id]
+        machine.running = False
+        machine.unclean = True
+        for copy, level in self.copies.items():
+            if copy[2] == broker_id:
+                self.copies[copy] = self.random.randint(min(self.synced.get(copy, 0), level), level)
+
     def notice(self) -> None:
         self.run(self.brokers_changed())
+        for machine in self.machines.values():
+            if self.registered(machine.broker_id):
+                machine.unclean = False
+                if self.random.random() < 0.8:
+                    self.report(machine.broker_id)
+
+    def report(self, broker_id: int) -> None:
+        """A broker says how long its logs are of partitions that have no leader."""
+        logs = []
+        for name, partition in self.partitions():
+            if partition.leader == NO_LEADER and broker_id in partition.replicas:
+                end = self.copies.get(self.copy(name, broker_id), 0)
+                topic_id = self.image.topics[name.topic].topic_id
+                last_epoch = self.epoch_at(name, end)
+                logs.append(ReplicaLog(topic_id, name.partition, partition.leader_epoch, last_epoch, end))
+        if logs:
+            self.run(ReportReplicaLogs(broker_id, self.image.brokers[broker_id].epoch, tuple(logs)))
+
+    def epoch_at(self, name: TopicPartition, end: int) -> int:
+        return max((epoch for epoch, start in self.epochs.get(name, ()) if start < end), default=-1)
+
+    def min_isr(self, name: TopicPartition) -> int:
+        return int(self.image.topics[name.topic].configs.get(MIN_ISR, "1"))
 
     def brokers_changed(self) -> BrokersChanged:
         live = tuple(machine.live() for machine in self.machines.values() if machine.running)
@@ -130,9 +177,17 @@ class World:
                     needed |= set(change.isr)
         if partition.leader == NO_LEADER or not all(self.registered(member) for member in needed):
             return
+        if partition.elr or len(partition.isr) < min(self.min_isr(name), len(partition.replicas)):
+            return
         self.committed[name] = self.committed.get(name, 0) + 1
+        epochs = self.epochs.setdefault(name, [])
+        if not epochs or epochs[-1][0] < partition.leader_epoch:
+            epochs.append((partition.leader_epoch, self.committed[name] - 1))
         for member in needed:
-            self.copies[self.copy(name, member)] = self.committed[name]
+            copy = self.copy(name, member)
+            self.copies[copy] = self.committed[name]
+            if self.random.random() < 0.2:
+                self.synced[copy] = self.committed[name]
 
     def isr_change(self, name: TopicPartition, partition: PartitionImage, isr: tuple[int, ...]) -> ChangeIsr:
         brokers = self.image.brokers
@@ -197,7 +252,10 @@ class World:
 
     def check_state(self, name: TopicPartition, partition: PartitionImage) -> None:
         eligible = partition.isr or partition.elr
-        assert eligible, f"{name} has nobody who could lead"
+        needed = min(self.min_isr(name), len(partition.replicas))
+        assert len(partition.isr) < needed or not (partition.elr or partition.last_known_elr), (
+            f"{name}: an ELR beside an ISR that is large enough: {partition}"
+        )
         brokers = self.image.brokers
         if partition.leader != NO_LEADER:
             assert brokers[partition.leader].alive
@@ -207,6 +265,8 @@ class World:
             able = [member for member in eligible if member in brokers and brokers[member].active]
             assert not able or partition.lost_disk_id, f"{name} has no leader though {able} could lead"
         for member in (*partition.isr, *partition.elr):
+            if self.machines[member].unclean or len(partition.replicas) == 1:
+                continue  # nobody knows, or nobody can do anything about it
             if member in brokers and not partition.lost_disk_id:
                 has = self.copies.get(self.copy(name, member), 0)
                 assert has >= self.committed.get(name, 0), f"{name}: broker {member} is not in sync"
@@ -264,14 +324,38 @@ class World:
             assert set(after.isr) == set(after.replicas)
         if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
             return
+        self.check_elected(command, name, before, after)
+
+    def check_elected(
+        self, command: Command, name: TopicPartition, before: PartitionImage, after: PartitionRecord
+    ) -> None:
+        """A new leader has what it must have; then what it does not have is given up."""
+        if self.machines[after.leader].unclean and not self.registered(after.leader):
+            return  # its end is not noticed yet: nobody will hear of its leadership
         has = self.copies.get(self.copy(name, after.leader), 0)
-        if has < self.committed.get(name, 0):
+        unclean = after.unclean_leader_epoch == after.leader_epoch
+        alone = len(after.replicas) == 1
+        assert unclean or alone or has >= self.committed.get(name, 0), (
+            f"{name}: broker {after.leader} was elected cleanly with {has} of {self.committed[name]}"
+        )
+        if not unclean:
+            self.eligible_count += after.leader not in before.isr
+        else:
+            assert after.isr == (after.leader,)
             asked = isinstance(command, ElectLeaders) and command.type is ElectionType.UNCLEAN
             allowed = self.image.topics[after.topic].configs.get(UNCLEAN) == "true"
-            assert asked or allowed, f"{name}: broker {after.leader} lost what was committed"
-            assert after.isr == (after.leader,)
-            self.unclean_count += 1
+            holders = (*before.isr, *before.elr, *before.last_known_elr)
+            known = [holder for holder in holders if holder in self.image.brokers]
+            left = max((self.copies.get(self.copy(name, holder), 0) for holder in known), default=0)
+            if asked or allowed:
+                self.unclean_count += has < self.committed.get(name, 0)
+            else:
+                assert has >= left, f"{name}: broker {after.leader} leads with {has}, {left} are left"
+                self.recovered_count += 1
+        if has < self.committed.get(name, 0):
             self.committed[name] = has
+            epochs = [entry for entry in self.epochs.get(name, ()) if entry[1] < has]
+            self.epochs[name] = epochs
         # Whoever follows now has what the leader has, no more.
         for copy, level in self.copies.items():
             if copy[:2] == name and level > has:
@@ -302,7 +386,9 @@ class World:
 
     def step(self) -> None:
         draw = self.random.random()
-        if draw < 0.3:
+        if draw < 0.05:
+            self.step_of_power()
+        elif draw < 0.3:
             self.step_of_machines()
         elif draw < 0.7 and self.image.topics:
             name, partition = self.random.choice(self.partitions())
@@ -327,6 +413,19 @@ class World:
         if self.random.random() < 0.7:
             self.notice()
 
+    def step_of_power(self) -> None:
+        """Several machines lose their power, and come back in any order."""
+        cut = self.random.sample(BROKER_IDS, self.random.choice((1, 2, 5)))
+        for broker_id in cut:
+            self.cut_power(broker_id)
+        if self.random.random() < 0.5:
+            self.notice()
+        for broker_id in cut:
+            if self.random.random() < 0.8:
+                self.start(broker_id)
+                if self.random.random() < 0.6:
+                    self.notice()
+
     def shut_down(self, broker_id: int) -> ShutDownBroker:
         known = self.image.brokers.get(broker_id)
         return ShutDownBroker(broker_id, known.epoch if known is not None else 0)
@@ -335,10 +434,11 @@ class World:
         random = self.random
         name = random.choice(TOPICS)
         partitions = self.partitions()
-        choice = random.randrange(12)
+        choice = random.randrange(14)
         if choice == 0 or not partitions:
             factor = random.randint(1, 3)
-            return CreateTopics((TopicSpec(name, random.randint(1, 3), factor),))
+            configs = {MIN_ISR: str(random.randint(1, 3))}
+            return CreateTopics((TopicSpec(name, random.randint(1, 3), factor, configs=configs),))
         one, _ = random.choice(partitions)
         if choice == 1:
             return CreatePartitions((PartitionsSpec(name, random.randint(1, 4)),))
@@ -356,6 +456,11 @@ class World:
             value = random.choice(("true", "false", "false"))
             change = ConfigChange(UNCLEAN, ConfigOperation.SET, value)
             return AlterConfigs((ConfigChanges(ConfigResourceType.TOPIC, one.topic, (change,)),))
+        if choice == 12:
+            change = ConfigChange(MIN_ISR, ConfigOperation.SET, str(random.randint(1, 3)))
+            return AlterConfigs((ConfigChanges(ConfigResourceType.TOPIC, one.topic, (change,)),))
+        if choice == 13:
+            return ElectOffline()
         if choice == 8:
             return AlterReassignments((Reassignment(*one, None),))
         if choice == 9:
@@ -400,7 +505,7 @@ def check_stored(record: MetadataRecord) -> None:
 
 @pytest.mark.parametrize("chunk", range(20))
 def test_random_histories(chunk: int) -> None:
-    unclean_count = 0
+    unclean_count = recovered_count = eligible_count = 0
     for seed in range(chunk * 100, chunk * 100 + 100):
         world = World(seed)
         try:
@@ -410,4 +515,8 @@ def test_random_histories(chunk: int) -> None:
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         unclean_count += world.unclean_count
+        recovered_count += world.recovered_count
+        eligible_count += world.eligible_count
     assert unclean_count > 0, "the histories are too tame to lose anything anywhere"
+    assert recovered_count > 0, "the longest log was never looked for"
+    assert eligible_count > 0, "nobody was elected from an ELR"

@@ -2,7 +2,9 @@
 
 Topics come in order of their names. No topics asked for means all. At most as many partitions are sent as
 the client and `max.request.partition.size.limit` allow, at least one; a cursor says where the next page
-begins. `eligible_leader_replicas` and `last_known_elr` are empty lists: the Java client fails on null.
+begins. `eligible_leader_replicas` and `last_known_elr` are lists, empty ones where there are none: the Java
+client fails on null. Deliberate difference: Kafka keeps at most the last leader in `last_known_elr`; here
+are all members of the last ISR and ELR whose machine may have lost the ends of their logs since.
 """
 
 from collections.abc import Mapping
@@ -43,6 +45,8 @@ def _page(
 ) -> Mapping[str, object]:
     topics: list[Fields] = []
     for name in names:
+        if remaining == 0:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
         topic = image.topics.get(name)
         if topic is None:
             legal = topic_name_fault(name) is None
@@ -53,8 +57,6 @@ def _page(
                 )
             )
             continue
-        if remaining == 0:
-            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
         last_index = min(first_index + remaining, len(topic.partitions))
         topics.append(
             {
@@ -77,7 +79,7 @@ def _page(
 
 def _partition(image: ClusterImage, partition: PartitionImage, index: int, listener_name: str) -> Fields:
     fields = partition_fields(image, partition, index, listener_name)
-    return {**fields, "eligible_leader_replicas": [], "last_known_elr": []}
+    return {**fields, "eligible_leader_replicas": partition.elr, "last_known_elr": partition.last_known_elr}
 
 
 def _error_topic(name: str, error: ErrorCode) -> Fields:

@@ -1,0 +1,153 @@
+"""Power cuts of all replicas, among brokers without sockets: who leads then, and what is left (KIP-966)."""
+
+from typing import Any
+
+import pytest
+from in_memory_cluster import InMemoryCluster, Produced
+
+from tidelog.controller.commands import ElectionType, ElectLeaders
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_LEADER, TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def produce(cluster: InMemoryCluster, *values: bytes, acks: int = -1) -> Produced:
+    cluster.run_until(lambda: cluster.leader("t") is not None)
+    leader = cluster.leader("t")
+    assert leader is not None
+    produced = cluster.produce(leader.node_id, "t", *values, acks=acks)
+    cluster.run_until(lambda: produced)
+    return produced
+
+
+def sync(cluster: InMemoryCluster, node_id: int) -> None:
+    """Have everything that a broker has of the partition on its disk."""
+    plan = cluster.replica(node_id, "t").log.flush_plan()
+    assert plan is not None
+    plan.run()
+
+
+def cluster_with_records(seed: int, synced: tuple[int, ...], **configs: str) -> InMemoryCluster:
+    """Three brokers, 20 records with acks=all, all of them on the disks of `synced`, and the power goes."""
+    cluster = InMemoryCluster(seed=seed)
+    cluster.create_topic("t", **{"min_insync_replicas": "2", **configs})
+    for number in range(20):
+        assert produce(cluster, b"%d" % number).error is ErrorCode.NONE
+    cluster.run_for(100)
+    for node_id in synced:
+        sync(cluster, node_id)
+    for node_id in cluster.nodes:
+        cluster.kill(node_id)
+    return cluster
+
+
+def back(cluster: InMemoryCluster, node_id: int, *, power_cut: bool = True) -> int:
+    """Start a broker again; returns how much its disk has kept."""
+    node = cluster.restart(node_id, power_cut=power_cut)
+    cluster.run_until(lambda: node.registered)
+    cluster.run_for(500)
+    return cluster.replica(node_id, "t").log.log_end_offset
+
+
+def one_and_two_back(**configs: str) -> InMemoryCluster:
+    """Broker 1 has lost records, broker 2 none, broker 3 is away."""
+    for seed in range(20):
+        cluster = cluster_with_records(seed, synced=(2,), **configs)
+        if back(cluster, 1) < 20:
+            assert back(cluster, 2) == 20
+            return cluster
+    raise AssertionError("the power cuts took nothing")
+
+
+def elect(cluster: InMemoryCluster, type: ElectionType) -> Any:
+    results: list[Any] = []
+    assert cluster.controller is not None
+    cluster.controller.broker.metadata.submit(ElectLeaders(type, (T0,)), results.extend)
+    cluster.run_until(lambda: results)
+    return results[0].outcomes[0][1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_to_return_does_not_lead_with_a_shorter_log(seed: int) -> None:
+    cluster = cluster_with_records(seed, synced=(3,))
+    kept = [back(cluster, 1)]
+    assert cluster.state("t").leader == NO_LEADER, f"broker 1 leads with {kept[0]} of 20 records"
+    assert cluster.state("t").last_known_elr == (1,)
+    kept.append(back(cluster, 2))
+    assert cluster.state("t").leader == NO_LEADER
+    node = cluster.restart(3, power_cut=True)
+    cluster.run_until(lambda: node.registered and cluster.leader("t"))
+    cluster.run_until(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+    state = cluster.state("t")
+    assert [cluster.replica(node_id, "t").log.log_end_offset for node_id in cluster.nodes] == [20, 20, 20]
+    assert state.unclean_leader_epoch == state.leader_epoch
+    assert (state.elr, state.last_known_elr, state.replica_logs) == ((), (), ())
+    assert produce(cluster, b"more").offset == 20
+    assert min(kept) < 20, "the power cuts took nothing"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_longest_log_leads_when_nobody_kept_everything(seed: int) -> None:
+    cluster = cluster_with_records(seed, synced=())
+    kept = [back(cluster, node_id) for node_id in (1, 2)]
+    node = cluster.restart(3, power_cut=True)
+    kept.append(cluster.replica(3, "t").log.log_end_offset)
+    cluster.run_until(lambda: node.registered and cluster.leader("t"))
+    cluster.run_until(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+    assert cluster.replica(1, "t").log.log_end_offset == max(kept), kept
+
+
+def test_killed_processes_have_lost_nothing_and_lead_at_once() -> None:
+    cluster = cluster_with_records(1, synced=())
+    assert back(cluster, 2, power_cut=False) == 20
+    state = cluster.state("t")
+    assert (state.leader, state.isr, set(state.elr), state.last_known_elr) == (2, (2,), {1, 3}, ())
+    assert state.unclean_leader_epoch == -1
+    back(cluster, 1)
+    assert 1 not in cluster.state("t").elr, "its machine lost power"
+    cluster.run_until(lambda: set(cluster.state("t").isr) >= {1, 2})
+    assert produce(cluster, b"more").offset == 20
+
+
+def test_the_one_that_does_not_return_is_waited_for_until_somebody_forces_an_election() -> None:
+    cluster = one_and_two_back()
+    cluster.run_for(30_000)
+    assert cluster.state("t").leader == NO_LEADER
+    assert cluster.state("t").elr == (3,) and set(cluster.state("t").last_known_elr) == {1, 2}
+    assert elect(cluster, ElectionType.UNCLEAN) is None
+    assert cluster.state("t").leader == 2, "the longest log, not the first replica"
+    assert back(cluster, 3) <= 20
+    cluster.run_until(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+    assert cluster.replica(3, "t").log.log_end_offset == 20
+
+
+def test_where_unclean_elections_are_allowed_the_longest_log_leads_after_a_while() -> None:
+    cluster = one_and_two_back(unclean_leader_election_enable="true")
+    assert cluster.state("t").leader == NO_LEADER, "others may be back in a moment"
+    cluster.run_until(lambda: cluster.leader("t") is not None, timeout_ms=6_000)
+    assert cluster.state("t").leader == 2
+
+
+def test_nothing_is_committed_while_others_may_lead() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", min_insync_replicas="2")
+    assert produce(cluster, b"a").error is ErrorCode.NONE
+    leader = cluster.leader("t")
+    assert leader is not None
+    others = [node_id for node_id in cluster.nodes if node_id != leader.node_id]
+    for node_id in others:
+        cluster.kill(node_id)
+        cluster.run_until(lambda: cluster.controller and len(cluster.state("t").isr) < 3)
+    cluster.run_until(lambda: cluster.controller and cluster.state("t").isr == (leader.node_id,))
+    assert cluster.state("t").elr == (others[1],), "the last one to leave"
+    assert produce(cluster, b"b").error is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert produce(cluster, b"b", acks=1).error is ErrorCode.NONE
+    cluster.run_for(1_000)
+    assert cluster.replica(leader.node_id, "t").high_watermark == 1
+    cluster.kill(leader.node_id)
+    back(cluster, others[0], power_cut=False)
+    assert cluster.state("t").leader == NO_LEADER, "it left while the ISR was large enough"
+    back(cluster, others[1], power_cut=False)
+    assert cluster.state("t").leader == others[1]
+    assert cluster.state("t").unclean_leader_epoch == -1
