@@ -30,17 +30,38 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
+TOOLS_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tidelog.tests</groupId><artifactId>kafka-tools</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_CLIENTS_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
 def jars() -> Path:
     """The folder of the client's jars, filled on first use."""
+    return _fetched("kafka-clients", ".complete-with-jackson", POM)
+
+
+def tool_jars() -> Path:
+    """The folder of the jars of Kafka's command-line tools, filled on first use."""
+    return _fetched("kafka-tools", ".complete", TOOLS_POM)
+
+
+def _fetched(name: str, marker: str, project: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog"
-    folder = cache / f"kafka-clients-{KAFKA_CLIENTS_VERSION}"
-    complete = folder / ".complete-with-jackson"
+    folder = cache / f"{name}-{KAFKA_CLIENTS_VERSION}"
+    complete = folder / marker
     if complete.exists():
         return folder
     maven = require_program("mvn")
     folder.mkdir(parents=True, exist_ok=True)
     pom = folder / "pom.xml"
-    pom.write_text(POM)
+    pom.write_text(project)
     command = [
         maven,
         "-q",
@@ -53,17 +74,18 @@ def jars() -> Path:
     try:
         fetched = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        unavailable(f"kafka-clients {KAFKA_CLIENTS_VERSION} did not come from Maven in {FETCH_SECONDS} s")
+        unavailable(f"{name} {KAFKA_CLIENTS_VERSION} did not come from Maven in {FETCH_SECONDS} s")
     if fetched.returncode:
-        unavailable(f"kafka-clients {KAFKA_CLIENTS_VERSION} could not be fetched: {fetched.stdout[-500:]}")
+        unavailable(f"{name} {KAFKA_CLIENTS_VERSION} could not be fetched: {fetched.stdout[-500:]}")
     complete.touch()
     return folder
 
 
-def java_command(source: Path, *arguments: str) -> list[str]:
-    """How to run a source file that uses the client."""
+def java_command(source: Path, *arguments: str, jars_folder: Path | None = None) -> list[str]:
+    """How to run a source file that uses the client, or the jars of another folder."""
     java = require_program("java")
-    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"]
+    class_path = f"{jars_folder or jars()}/*"
+    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path]
     return [java, *options, str(source), *arguments]
 
 
