@@ -45,7 +45,7 @@ public class AdminResources {
     public static void main(String[] arguments) throws Exception {
         String bootstrap = arguments[0];
         int iterations = Integer.parseInt(arguments[1]);
-        Exit.setExitProcedure((status, message) -> exitStatus = status);
+        Exit.setExitProcedure((status, message) -> exitStatus = Math.max(exitStatus, status));
         try (Admin made = Admin.create(Map.of("bootstrap.servers", (Object) bootstrap))) {
             admin = made;
             Collection<Node> brokers = admin.describeCluster().nodes().get(SECONDS, TimeUnit.SECONDS);
