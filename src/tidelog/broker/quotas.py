@@ -47,7 +47,13 @@ if TYPE_CHECKING:
     from tidelog.protocol.apis import Api
 
 #: what brokers ask of each other, and from which version on
-_BETWEEN_BROKERS = {"Fetch": 0, "WriteTxnMarkers": 0, "AddPartitionsToTxn": 4}
+_BETWEEN_BROKERS = {
+    "Fetch": 0,
+    "ListOffsets": 0,
+    "OffsetForLeaderEpoch": 0,
+    "WriteTxnMarkers": 0,
+    "AddPartitionsToTxn": 4,
+}
 #: buckets kept of clients; when there are more, those that are full are forgotten, then the oldest
 BUCKETS_MAX = 10_000
 PEERS_MAX = 10_000
@@ -304,7 +310,11 @@ class Quotas:
         from tidelog.broker.guards.guard import changed
 
         context = request.context
-        if context.gate is not None or self._between_brokers(context, request.api, request.version):
+        # What clients ask too says for whom: consumers are -1, a broker has its number.
+        as_broker = getattr(request.body, "replica_id", 0) >= 0
+        if context.gate is not None or (
+            as_broker and self._between_brokers(context, request.api, request.version)
+        ):
             self._counted_ns = None
             return call(request)
         meters = self.meters(context)

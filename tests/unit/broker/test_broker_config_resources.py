@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from kio.static.primitive import i8
+from test_broker_authorization import GuardedNode
 from test_broker_metadata_handlers import Node, body, change, describe, resource, versions
 
+from tidelog.model.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import ConfigRecord, record_from_entry
@@ -224,3 +226,40 @@ def test_any_name_is_one_key(name: str) -> None:
         image = ClusterImage().apply([record])
         assert (image.group_configs if kind == "groups" else image.client_metrics) == {name: {"a": "b"}}
         assert not image.apply([ConfigRecord(kind, name)]).group_configs
+
+
+def test_who_may_touch_which_settings() -> None:
+    """Those of a group are the group's, those of loggers and client metrics the cluster's."""
+    node = GuardedNode()
+    node.allow("app", AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP, "mine")
+    node.allow("app", AclOperation.ALTER_CONFIGS, ResourceType.GROUP, "mine")
+    node.allow("operator", AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+    node.allow("operator", AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+    level = logging.getLogger("tidelog").level
+    rows = (
+        (GROUP, "mine", "consumer.session.timeout.ms", "46000"),
+        (GROUP, "other", "consumer.session.timeout.ms", "46000"),
+        (CLIENT_METRICS, "s", "interval.ms", "1000"),
+        (LOGGER, "1", "tidelog", "ERROR"),
+    )
+    group, cluster = ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for user, expected in (
+        ("nobody", [group, group, cluster, cluster]),
+        ("app", [ErrorCode.NONE, group, cluster, cluster]),
+        ("operator", [group, group, ErrorCode.NONE, ErrorCode.NONE]),
+    ):
+        node.be(user)
+        found: dict[str, list[ErrorCode]] = {"alter": [], "describe": []}
+        for kind, name, setting, value in rows:
+            config = {"name": setting, "config_operation": SET, "value": value}
+            altered = {"resource_type": kind, "resource_name": name, "configs": [config]}
+            answer = node.call("IncrementalAlterConfigs", 1, {"resources": [altered]})
+            found["alter"].append(ErrorCode(int(answer.responses[0].error_code)))
+            asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+            shown = node.call("DescribeConfigs", 4, {"resources": [asked]}).results[0]
+            found["describe"].append(ErrorCode(int(shown.error_code)))
+            assert not shown.configs or shown.error_code == 0
+        assert found == {"alter": expected, "describe": expected}, user
+        listing = node.call("ListConfigResources", 1, {"resource_types": []})
+        assert ErrorCode(int(listing.error_code)) is (ErrorCode.NONE if user == "operator" else cluster)
+        assert (logging.getLogger("tidelog").level == level) is (user != "operator")

@@ -212,11 +212,15 @@ def test_the_right_to_act_as_a_broker_frees_a_request_not_a_connection() -> None
     struct.pack_into(">i", follower, 14, 3)
     markers: dict[str, Any] = {"markers": []}
     verified: dict[str, Any] = {"transactions": []}
+    offsets: dict[str, Any] = {"isolation_level": 0, "topics": []}
+    epochs: dict[str, Any] = {"topics": []}
     for user, counts in (("broker", False), ("mallory", True)):
         for ask in (
             lambda: node.handle(bytes(follower)),
             lambda: call(node, "WriteTxnMarkers", 1, markers),
             lambda: call(node, "AddPartitionsToTxn", 5, verified),
+            lambda: call(node, "ListOffsets", 5, {**offsets, "replica_id": 3}),
+            lambda: call(node, "OffsetForLeaderEpoch", 4, {**epochs, "replica_id": 3}),
         ):
             rest(node)
             node.be(user)
@@ -233,6 +237,9 @@ def test_the_right_to_act_as_a_broker_frees_a_request_not_a_connection() -> None
     rest(node)
     node.handle(fetch_frame("open", 0))
     assert muted_ms(node) > 0, "as a consumer it is counted"
+    rest(node)
+    call(node, "ListOffsets", 5, {**offsets, "replica_id": -1})
+    assert muted_ms(node) > 0, "so it is with what consumers ask too"
 
 
 def test_old_versions_wait_on_new_connections_too() -> None:
