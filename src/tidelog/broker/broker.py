@@ -32,6 +32,7 @@ from tidelog.broker.metrics import Metrics
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
+from tidelog.broker.placements import Placements
 from tidelog.broker.produce_shapes import KnownShapes
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replication import Replication
@@ -43,7 +44,7 @@ from tidelog.controller.commands import ShutDownBroker
 from tidelog.coordination import opening
 from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import TopicPartition
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, TopicPartition
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import Endpoint, MetadataRecord
 from tidelog.model.ports import Clock
@@ -143,6 +144,9 @@ class Broker:
         self.housekeeping: Housekeeping
         self.replication = Replication(self)
         self.log_moves = LogMoves(self)
+        self.placements = Placements(self)
+        #: whether the logs may have lost their ends before this process began, and the cluster does not know
+        self._ends_in_doubt = False
         self.producer_ids: ProducerIds
 
     # The coordinators are made when they are first asked for: importing them takes a tenth of a start.
@@ -221,7 +225,6 @@ class Broker:
         self.image_version = image.version
         self.housekeeping.start()
         self.users.start()
-        self.log_moves.resume()
 
     def _open_configured_store(self) -> CoordinationStore:
         return opening.open_store(self.static_settings)
@@ -234,7 +237,13 @@ class Broker:
         that of a deleted topic of the name, and whatever counts is with the others. One in sync keeps it: a
         new topic has no members in sync that were away when it was made.
         """
-        for stored in self.log_directories.stored_partitions():
+
+        def believed(place: TopicPartition) -> str:
+            state = image.partition(*place)
+            here = state is not None and self.node_id in state.replicas
+            return state.directory_of(self.node_id) if state is not None and here else MIGRATING_DIRECTORY
+
+        for stored in self.log_directories.stored_partitions(believed):
             name, index = stored.topic_partition
             topic = image.topics.get(name)
             noted_id = read_topic_id(self.disk, stored.path)
@@ -249,20 +258,33 @@ class Broker:
 
     def register(self, then: Callable[[Refused | None], None]) -> None:
         """Tell the cluster that this broker is here and where to reach it; `then` when the cluster knows."""
-        directories = self.log_directories.directories
-        disk_id = directories[0].directory_id if directories else ""
 
         def registered(refused: Refused | None) -> None:
             if refused is None:
+                # The cluster knows; later incarnations of this process have lost nothing more.
+                self._ends_in_doubt = False
                 self.log_directories.note_boot()
+                self.log_directories.forget_unfinished_copies()
                 self.replication.activate()
+                self.placements.start()
+                self.log_moves.resume()
             then(refused)
 
-        unclean = not self.log_directories.kept_their_ends
-        if unclean:
+        self._ends_in_doubt = not self.log_directories.kept_their_ends
+        if self._ends_in_doubt:
             log.warning("the machine was restarted without a clean stop: the logs may have lost their ends")
-        registration = Registration(self.endpoints, self.settings.rack, disk_id, unclean)
-        self.metadata.start(registration, registered)
+        self.metadata.start(self._registration, registered)
+
+    def _registration(self) -> Registration:
+        """What this broker tells of itself when it registers: as things are now."""
+        directories = self.log_directories
+        return Registration(
+            self.endpoints,
+            self.settings.rack,
+            tuple(each.directory_id for each in directories.directories),
+            placements=self.placements.at_start(self.image),
+            unclean_shutdown=self._ends_in_doubt,
+        )
 
     def hand_over(self, then: Callable[[], None]) -> None:
         """Before a clean stop: have the other brokers lead what this one leads, as far as they can."""
@@ -283,6 +305,7 @@ class Broker:
         """Begin no more work in the background, so that what is under way can be waited for."""
         self.jobs.stop()
         self.replication.stop()
+        self.placements.stop()
         self.housekeeping.stop()
 
     def close(self) -> None:

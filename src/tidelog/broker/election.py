@@ -1,6 +1,6 @@
 """Who is there and who decides: the ephemeral keys of the coordination store.
 
-    live/<broker id>   a broker that is there: one life of it (incarnation), addresses, rack, disk
+    live/<broker id>   a broker that is there: one life of it (incarnation), addresses, rack, log directories
     controller         the broker that decides, its life and its epoch
 
 Both go when the session of their broker ends. Winning `controller` is one commit with the next number under
@@ -9,10 +9,12 @@ they run in worker threads.
 """
 
 import json
+from dataclasses import astuple
 from typing import NamedTuple
+from uuid import UUID
 
 from tidelog.broker.change_log import Snapshot, read_snapshot
-from tidelog.controller.commands import LiveBroker
+from tidelog.controller.commands import LiveBroker, ReplicaPlacement
 from tidelog.coordination.store import ABSENT, Committed, CoordinationStore, Entry, StoreError, Write
 from tidelog.model.metadata import (
     CONTROLLER_EPOCH_KEY,
@@ -22,6 +24,7 @@ from tidelog.model.metadata import (
     Endpoint,
     MetadataCorruptError,
     record_from_entry,
+    stored_directories,
 )
 
 #: a large decision that its controller has not brought to an end
@@ -67,13 +70,21 @@ def live_key(broker_id: int) -> str:
 
 def encode_live(broker: LiveBroker) -> bytes:
     """The value of `live/<id>`."""
-    fields = {
+    fields: dict[str, object] = {
         "incarnation": broker.incarnation,
         "endpoints": {name: list(endpoint) for name, endpoint in broker.endpoints.items()},
         "rack": broker.rack,
-        "disk_id": broker.disk_id,
+        "directories": broker.directories,
+        "offline_directories": broker.offline_directories,
+        # All that controllers of older versions look at.
+        "disk_id": broker.directories[0] if broker.directories else "",
         "unclean_shutdown": broker.unclean_shutdown,
     }
+    if broker.placements:
+        placements: dict[str, dict[str, list[int]]] = {}
+        for topic_id, partition, directory in map(astuple, broker.placements):
+            placements.setdefault(directory, {}).setdefault(str(topic_id), []).append(partition)
+        fields["placements"] = placements
     return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -86,7 +97,14 @@ def decode_live(entry: Entry) -> LiveBroker:
             str(fields["incarnation"]),
             {name: Endpoint(str(host), int(port)) for name, (host, port) in fields["endpoints"].items()},
             None if fields["rack"] is None else str(fields["rack"]),
-            str(fields.get("disk_id", "")),
+            stored_directories(fields),
+            int(fields.get("offline_directories", 0)),
+            tuple(
+                ReplicaPlacement(UUID(topic_id), int(partition), directory)
+                for directory, topics in fields.get("placements", {}).items()
+                for topic_id, partitions in topics.items()
+                for partition in partitions
+            ),
             bool(fields.get("unclean_shutdown", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -2,9 +2,11 @@
 
 A move copies the log into the other directory while the log goes on (`storage.future_log`): a piece at a
 time, between other work, no faster than `replica.alter.log.dirs.io.max.bytes.per.second`. When the copy has
-caught up it is flushed in the background, catches up once more, and takes the log's place between two
-appends; what is left to sync then is little. A replica that leaves the broker takes its copy with it. A start
-begins unfinished moves again, from their beginning.
+caught up it is flushed in the background, and the cluster is told that the replica is in the other directory
+from now on. When it knows, the copy catches up once more and takes the log's place between two appends; what
+is left to sync then is little. A move that is given up after the cluster was told takes its word back first:
+until then the copy stays, as a sign that it is not the log. A replica that leaves the broker takes its copy
+with it. A start begins unfinished moves again, from their beginning.
 """
 
 import logging
@@ -14,7 +16,7 @@ from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
-from tidelog.storage.future_log import FutureLog
+from tidelog.storage.future_log import FutureLog, remove_moving_to, write_moving_to
 from tidelog.storage.log_directories import LogDirectory
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ RETRY_MS = 10
 class _Move:
     """One replica on its way."""
 
-    __slots__ = ("directory", "flushed", "future", "partition")
+    __slots__ = ("announced", "directory", "flushed", "future", "known", "partition")
 
     def __init__(self, partition: "Partition", directory: LogDirectory, future: FutureLog) -> None:
         self.partition = partition
@@ -39,6 +41,9 @@ class _Move:
         self.future = future
         #: whether the copy was flushed once after it had caught up
         self.flushed = False
+        #: whether the cluster is being told, and whether it knows
+        self.announced = False
+        self.known = False
 
 
 class LogMoves:
@@ -47,6 +52,8 @@ class LogMoves:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._moves: dict[TopicPartition, _Move] = {}
+        #: moves given up after the cluster was told: where the replica shall go instead, if anywhere
+        self._taken_back: dict[TopicPartition, LogDirectory | None] = {}
 
     def __repr__(self) -> str:
         return f"<LogMoves {', '.join(map(str, self._moves))}>"
@@ -57,10 +64,12 @@ class LogMoves:
         return {place: move.future for place, move in self._moves.items()}
 
     def resume(self) -> None:
-        """At start: begin again what was not finished."""
+        """At start, when the cluster knows where every replica is: begin again what was not finished."""
         for place, directory, folder in self._broker.log_directories.future_folders():
             self._broker.housekeeping.remove_folder_later(folder, 0)
-            if place is not None and self._broker.replica(*place) is not None:
+            partition = None if place is None else self._broker.replica(*place)
+            if place is not None and partition is not None:
+                self._remove_note(partition)
                 self.move(place, directory.path)
 
     def move(self, place: TopicPartition, path: str) -> ErrorCode:
@@ -77,11 +86,16 @@ class LogMoves:
             # Kafka's answer as well: the wish is kept for when the replica comes.
             directories.preferred[place] = directory
             return ErrorCode.REPLICA_NOT_AVAILABLE
+        if place in self._taken_back:
+            self._taken_back[place] = directory
+            return ErrorCode.NONE
         running = self._moves.get(place)
         if running is not None:
             if running.directory is directory:
                 return ErrorCode.NONE
-            self._abandon(place, running)
+            self._abandon(place, running, directory)
+            if place in self._taken_back:
+                return ErrorCode.NONE
         if directories.directory_of(place) is directory:
             return ErrorCode.NONE
         try:
@@ -120,6 +134,10 @@ class LogMoves:
                 self._step_later(place, move, copied_bytes * 1_000 // rate)
             elif not move.flushed:
                 self._flush(place, move)
+            elif not move.announced:
+                self._announce(place, move)
+            elif not move.known:
+                return
             elif broker.flusher.is_flushing(move.partition):
                 self._step_later(place, move, RETRY_MS)
             else:
@@ -149,6 +167,18 @@ class LogMoves:
 
         self._broker.background.run(plan.run, flushed)
 
+    def _announce(self, place: TopicPartition, move: _Move) -> None:
+        """Tell the cluster that the replica is in the other directory."""
+        write_moving_to(self._broker.disk, move.partition.log.directory, move.directory.directory_id)
+        move.announced = True
+
+        def known() -> None:
+            move.known = True
+            if self._moves.get(place) is move:
+                self._step_later(place, move, 0)
+
+        self._broker.placements.expect(place, move.directory.directory_id, known)
+
     def _take_over(self, place: TopicPartition, move: _Move) -> None:
         broker, partition = self._broker, move.partition
         broker.housekeeping.let_compaction_go(partition)
@@ -159,10 +189,33 @@ class LogMoves:
         broker.log_directories.moved(moved, move.directory)
         broker.housekeeping.remove_folder_later(doomed, partition.config.file_delete_delay_ms)
         broker.housekeeping.checkpoint()
+        broker.placements.consider(place)
         log.info("%s was moved to %s", partition, move.directory.path)
 
-    def _abandon(self, place: TopicPartition, move: _Move) -> None:
+    def _abandon(self, place: TopicPartition, move: _Move, instead: LogDirectory | None = None) -> None:
+        """Give a move up; the replica stays where it is, or goes elsewhere instead."""
+        broker = self._broker
         self._moves.pop(place, None)
-        self._broker.timers.cancel(("log move", place))
+        broker.timers.cancel(("log move", place))
         move.future.copy.close(clean=False)
-        self._broker.housekeeping.remove_folder_later(move.future.copy.directory, 0)
+        folder = move.future.copy.directory
+        if not move.announced or broker.replica(*place) is not move.partition:
+            broker.placements.forget(place)
+            broker.housekeeping.remove_folder_later(folder, 0)
+            return
+        self._taken_back[place] = instead
+
+        def taken_back() -> None:
+            target = self._taken_back.pop(place, None)
+            broker.housekeeping.remove_folder_later(folder, 0)
+            self._remove_note(move.partition)
+            if target is not None and broker.replica(*place) is move.partition:
+                self.move(place, target.path)
+
+        broker.placements.expect(place, broker.log_directories.directory_of(place).directory_id, taken_back)
+
+    def _remove_note(self, partition: "Partition") -> None:
+        try:
+            remove_moving_to(self._broker.disk, partition.log.directory)
+        except OSError as fault:
+            log.warning("the note of a move of %s stays: %s", partition, fault)

@@ -28,7 +28,7 @@ from tidelog.broker.peers import Peers
 from tidelog.broker.store_session import OpenStore, StoreSession
 from tidelog.broker.submitting import Submitting
 from tidelog.broker.timers import Timers
-from tidelog.controller.commands import Command, FormCluster, LiveBroker
+from tidelog.controller.commands import Command, FormCluster, LiveBroker, ReplicaPlacement
 from tidelog.controller.machine import Controller
 from tidelog.coordination.store import (
     ABSENT,
@@ -69,7 +69,9 @@ class Registration(NamedTuple):
 
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
-    disk_id: str = ""
+    directories: tuple[str, ...] = ()
+    offline_directories: int = 0
+    placements: tuple[ReplicaPlacement, ...] = ()
     #: the logs may have lost their ends before this process began
     unclean_shutdown: bool = False
 
@@ -105,7 +107,7 @@ class Metadata:
         self._controllership = Controllership(self, self._session, settings, random, timers)
         self._submitting = Submitting(self._controllership, peers, timers, self._when_at)
         self._listeners: list[Listener] = []
-        self._registration: Registration | None = None
+        self._registration: Callable[[], Registration] | None = None
         self._me: LiveBroker | None = None
         self._started: Callable[[Refused | None], None] | None = None
         self._id_taken_since_ms: int | None = None
@@ -169,8 +171,11 @@ class Metadata:
                 return self.image
         raise StoreError("the cluster could not be formed: others kept changing it")
 
-    def start(self, registration: Registration, then: Callable[[Refused | None], None]) -> None:
-        """Begin the broker's life in the cluster; `then` when the image shows it, or with why it cannot."""
+    def start(self, registration: Callable[[], Registration], then: Callable[[Refused | None], None]) -> None:
+        """Begin the broker's life in the cluster; `then` when the image shows it, or with why it cannot.
+
+        `registration` is asked each time the broker registers: what it tells may change.
+        """
         self._registration = registration
         self._started = then
         self._enter_anew()
@@ -178,9 +183,8 @@ class Metadata:
     def _enter_anew(self) -> None:
         """Register in a new session, as a new incarnation."""
         assert self._registration is not None
-        endpoints, rack, disk_id, unclean_shutdown = self._registration
         incarnation = str(UUID(int=self._random.getrandbits(128), version=4))
-        self._me = LiveBroker(self.node_id, incarnation, endpoints, rack, disk_id, unclean_shutdown)
+        self._me = LiveBroker(self.node_id, incarnation, *self._registration())
         self._watching = self._entering = False
         self._enter()
 
@@ -346,9 +350,6 @@ class Metadata:
             own = self.image.alive_brokers.get(self.node_id)
             if own is not None and own.incarnation == self._me.incarnation:
                 then, self._started = self._started, None
-                if self._registration is not None:
-                    # The cluster knows; later incarnations of this process have lost nothing more.
-                    self._registration = self._registration._replace(unclean_shutdown=False)
                 then(None)
 
     def _when_at(self, sequence: int, callback: Callable[[], None]) -> None:

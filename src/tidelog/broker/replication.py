@@ -6,11 +6,15 @@ here any more, or whose topic is gone (its id decides, not its name), leaves wit
 
 Until this life of the broker is registered it leads only what has no other replica: in an image from before
 its start it may still be the leader of partitions whose log it has just lost the end of.
+
+A replica whose log directory is gone is offline (KIP-858): its log is not begun anew as long as the ISR
+counts on it. When the others do without it, it begins in another directory, as a follower that has everything
+to fetch.
 """
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.follower_feeds import FollowerFeed, FollowerFeeds
 from tidelog.broker.isr_changes import IsrChanges
@@ -19,8 +23,11 @@ from tidelog.broker.replica_fetcher import ReplicaFetcher
 from tidelog.broker.replica_log_reports import ReplicaLogReports
 from tidelog.model.identifiers import (
     GROUP_METADATA_TOPIC,
+    MIGRATING_DIRECTORY,
     NO_LEADER,
+    RESERVED_DIRECTORIES,
     TRANSACTION_STATE_TOPIC,
+    UNASSIGNED_DIRECTORY,
     TopicPartition,
 )
 from tidelog.model.image import ClusterImage, PartitionImage, TopicImage
@@ -35,6 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HIGH_WATERMARK_JOB = "high watermark checkpoint"
+
+
+class OfflineReplica(NamedTuple):
+    """A replica that cannot be opened: the id of its log directory, as far as the cluster knows. `lost`: it
+    is not in there, it was in one that is gone."""
+
+    directory_id: str
+    lost: bool
 
 
 class Replication:
@@ -52,6 +67,8 @@ class Replication:
         self.throttle = Throttle()
         self._noted_high_watermarks: dict[TopicPartition, int] = {}
         self._noting = False
+        #: replicas that cannot be opened because their log directory is not here
+        self.offline: dict[TopicPartition, OfflineReplica] = {}
 
     # -- life
 
@@ -92,6 +109,8 @@ class Replication:
         )
         for topic in self._broker.image.topics.values():
             self.place_topic(topic)
+        for place, replica in self.offline.items():
+            log.error("%s is offline: its log directory %s is not here", place, replica.directory_id)
         if self._broker.progressed:
             self._broker.wake_progressed()
 
@@ -146,15 +165,19 @@ class Replication:
                 continue
             partition = self._broker.replica(topic.name, index)
             if node_id not in state.replicas:
+                self.offline.pop(TopicPartition(topic.name, index), None)
                 if partition is not None:
                     self._remove(partition)
                 continue
             if partition is None:
+                if not self._can_open(TopicPartition(topic.name, index), state):
+                    continue
                 if config is None:
                     config = self._broker.settings.log_config(topic.configs)
                 partition = self._open(topic, index, state, config)
             if partition is not None:
                 self._place(partition, state)
+                self._broker.placements.consider(TopicPartition(topic.name, index), state)
 
     def _place(self, partition: Partition, state: PartitionImage) -> None:
         alone = len(state.replicas) == 1
@@ -165,13 +188,38 @@ class Replication:
             if state.leader == NO_LEADER and self._active and not self._stopped:
                 self.log_reports.consider(partition)
 
+    def _can_open(self, place: TopicPartition, state: PartitionImage) -> bool:
+        """Whether the log of a replica is here, or may begin here: not as long as the ISR or the ELR counts
+        on one in a directory that is gone, nor while one of this broker's directories is offline."""
+        broker = self._broker
+        believed = state.directory_of(broker.node_id)
+        home = broker.log_directories.home_of(place, believed)
+        offline = home.offline or (home.directory is None and self._may_be_missing(believed))
+        may_begin_anew = self._active and not home.lost and not state.counts_on(broker.node_id)
+        if not offline or may_begin_anew:
+            self.offline.pop(place, None)
+            return True
+        self.offline[place] = OfflineReplica(believed, home.lost)
+        return False
+
+    def _may_be_missing(self, believed: str) -> bool:
+        """Before the registration: whether a replica of no known directory may be in one that is gone."""
+        if self._active or believed not in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+            return False
+        own = self._broker.image.brokers.get(self._broker.node_id)
+        known = () if own is None else own.directories
+        directories = self._broker.log_directories
+        return any(
+            each not in RESERVED_DIRECTORIES and directories.directory_by_id(each) is None for each in known
+        )
+
     def _open(
         self, topic: TopicImage, index: int, state: PartitionImage, config: LogConfig
     ) -> Partition | None:
         broker = self._broker
         place = TopicPartition(topic.name, index)
         try:
-            partition_log = self._open_log(place, topic, config)
+            partition_log = self._open_log(place, topic, config, state.directory_of(broker.node_id))
         except OSError as fault:
             # Clients are told that there is no such partition here, and retry; so does housekeeping.
             log.error("the log of %s could not be opened: %s", place, fault)
@@ -189,9 +237,14 @@ class Replication:
         )
         broker.followed[topic.name, index] = partition
         broker.metrics.traffic.opened(partition)
+        preferred = broker.log_directories.preferred.pop(place, None)
+        if preferred is not None:
+            broker.log_moves.move(place, preferred.path)
         return partition
 
-    def _open_log(self, place: TopicPartition, topic: TopicImage, config: LogConfig) -> PartitionLog:
+    def _open_log(
+        self, place: TopicPartition, topic: TopicImage, config: LogConfig, directory_id: str
+    ) -> PartitionLog:
         broker = self._broker
         for _ in range(2):
             partition_log = broker.log_directories.open_log(
@@ -200,6 +253,7 @@ class Replication:
                 now_ms=broker.clock.now_ms(),
                 topic_id=topic.topic_id,
                 producer_id_expiration_ms=broker.settings.get_int("producer.id.expiration.ms"),
+                directory_id=directory_id,
             )
             if partition_log.topic_id in (None, topic.topic_id):
                 break
@@ -307,6 +361,7 @@ class Replication:
 
     def _delete_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
+            self.offline.pop(TopicPartition(topic.name, index), None)
             partition = self._broker.replica(topic.name, index)
             if partition is not None:
                 self._remove(partition)

@@ -2,10 +2,15 @@
 
 A broker that dies stays registered: its replicas wait for it. Whoever begins a new life gets a larger epoch.
 When an end was not noticed before the new beginning, the broker counts as one that died and came back.
+
+A registration names the log directories that are online. A replica that was in one that is not there any more
+is offline; one that the broker found elsewhere is where it found it. Of a replica that has no known directory
+(UNASSIGNED, MIGRATING) the worst is believed when a directory is gone: that it was in there.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from tidelog.controller.commands import (
     BrokersChanged,
@@ -13,14 +18,21 @@ from tidelog.controller.commands import (
     Decision,
     Done,
     LiveBroker,
+    ReplicaPlacement,
     ShutDownBroker,
     UnregisterBroker,
 )
 from tidelog.controller.elections import min_isr_of
 from tidelog.controller.partition_change import Lives, PartitionDraft
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_LEADER
-from tidelog.model.image import BrokerImage, ClusterImage
+from tidelog.model.identifiers import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_LEADER,
+    RESERVED_DIRECTORIES,
+    UNASSIGNED_DIRECTORY,
+)
+from tidelog.model.image import BrokerImage, ClusterImage, PartitionImage
 from tidelog.model.metadata import BrokerRecord, MetadataRecord, RemoveBrokerRecord
 from tidelog.model.settings import BrokerSettings
 
@@ -30,7 +42,7 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
     live = {broker.broker_id: broker for broker in command.live}
     after: dict[int, BrokerImage] = {}
     restarted: set[int] = set()
-    lost_disks: dict[int, str] = {}
+    found = Found()
     unclean: set[int] = set()
     for broker_id, registered in image.brokers.items():
         if broker_id not in live:
@@ -38,16 +50,17 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
     for broker_id, begun in live.items():
         known = image.brokers.get(broker_id)
         after[broker_id] = _registered(begun, known, command.sequence)
-        if begun.unclean_shutdown and (known is None or known.incarnation != begun.incarnation):
-            unclean.add(broker_id)
-        if known is None:
+        if known is not None and known.incarnation == begun.incarnation:
             continue
-        if known.alive and known.incarnation != begun.incarnation:
-            restarted.add(broker_id)
-        if known.disk_id and begun.disk_id and known.disk_id != begun.disk_id:
-            lost_disks[broker_id] = known.disk_id
-    lives = Lives.of(after, frozenset(restarted), lost_disks, frozenset(unclean))
-    unfit = frozenset(after) - frozenset(lives.steady) | lost_disks.keys() | unclean
+        if begun.unclean_shutdown:
+            unclean.add(broker_id)
+        found.add_placements(broker_id, begun.placements)
+        if known is not None:
+            if known.alive:
+                restarted.add(broker_id)
+            found.add_missing(broker_id, known.directories, after[broker_id].directories)
+    lives = Lives.of(after, frozenset(restarted), unclean=frozenset(unclean))
+    unfit = frozenset(after) - frozenset(lives.steady) | unclean
     first: list[MetadataRecord] = []
     last: list[MetadataRecord] = []
     for broker_id, broker in sorted(after.items()):
@@ -55,18 +68,76 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
         if broker != known:
             arrives = known is None or (broker.alive and not known.alive)
             (first if arrives else last).append(broker_record(broker))
+            if not arrives and known is not None and broker.alive:
+                gained = tuple(each for each in broker.directories if each not in known.directories)
+                if gained:
+                    first.append(broker_record(replace(known, directories=known.directories + gained)))
     # A large decision becomes visible in parts, in this order. So nobody is seen to lead who is not alive,
     # and no new life sees itself registered while it still seems to lead what its last life led.
-    return Decision((*first, *settle_partitions(image, settings, lives, unfit), *last), (Done(),))
+    # Nor is anybody seen to lead from a directory that is not known to be there.
+    return Decision((*first, *settle_partitions(image, settings, lives, unfit, found), *last), (Done(),))
+
+
+@dataclass(slots=True)
+class Found:
+    """What brokers tell of where their replicas are."""
+
+    #: by topic id and partition: the brokers that told, each with the directory
+    placements: dict[tuple[UUID, int], dict[int, str]] = field(default_factory=dict)
+    #: brokers that miss a directory: where replicas are if that was not known before
+    missing: dict[int, str] = field(default_factory=dict)
+
+    def add_placements(self, broker_id: int, placements: Collection[ReplicaPlacement]) -> None:
+        for placement in placements:
+            place = self.placements.setdefault((placement.topic_id, placement.partition), {})
+            place[broker_id] = placement.directory
+
+    def add_missing(self, broker_id: int, before: Collection[str], after: Collection[str]) -> None:
+        """Note that directories are gone, if any is."""
+        gone = [each for each in before if each not in after and each not in RESERVED_DIRECTORIES]
+        if gone and after:
+            self.missing[broker_id] = gone[0] if len(gone) == 1 else LOST_DIRECTORY
+
+    def place(self, topic_id: UUID, index: int, draft: PartitionDraft) -> None:
+        """Put the replicas of a partition where they are."""
+        told = self.placements.get((topic_id, index), {})
+        for replica in draft.replicas:
+            if replica in told:
+                draft.places[replica] = told[replica]
+            elif replica in self.missing and draft.places.get(replica, MIGRATING_DIRECTORY) in _NOWHERE:
+                draft.places[replica] = self.missing[replica]
+
+    def concerns(self, topic_id: UUID, index: int, partition: PartitionImage) -> bool:
+        """Whether one of the partition's replicas may be elsewhere than it was thought."""
+        if not self.missing and not self.placements:
+            return False
+        return (topic_id, index) in self.placements or not self.missing.keys().isdisjoint(partition.replicas)
+
+
+_NOWHERE = frozenset({UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY})
 
 
 def _registered(broker: LiveBroker, known: BrokerImage | None, sequence: int) -> BrokerImage:
-    disk_id = broker.disk_id or (known.disk_id if known is not None else "")
     if known is not None and known.incarnation == broker.incarnation:
-        return replace(known, endpoints=broker.endpoints, rack=broker.rack, alive=True, disk_id=disk_id)
+        registered = replace(known, endpoints=broker.endpoints, rack=broker.rack, alive=True)
+        if not set(known.directories) <= set(broker.directories):
+            # What a controller of an older version did not keep. Otherwise directories only fail in one life.
+            registered = replace(
+                registered,
+                directories=broker.directories,
+                offline_directories=broker.offline_directories,
+            )
+        return registered
     epoch = sequence if known is None else max(sequence, known.epoch + 1)
+    directories = broker.directories or (known.directories if known is not None else ())
     return BrokerImage(
-        broker.broker_id, broker.endpoints, broker.rack, epoch, broker.incarnation, disk_id=disk_id
+        broker.broker_id,
+        broker.endpoints,
+        broker.rack,
+        epoch,
+        broker.incarnation,
+        directories=directories,
+        offline_directories=broker.offline_directories,
     )
 
 
@@ -80,27 +151,39 @@ def broker_record(broker: BrokerImage) -> BrokerRecord:
         broker.incarnation,
         broker.alive,
         broker.shutting_down,
-        broker.disk_id,
+        directories=broker.directories,
+        offline_directories=broker.offline_directories,
     )
 
 
 def settle_partitions(
-    image: ClusterImage, settings: BrokerSettings, lives: Lives, unfit: Collection[int]
+    image: ClusterImage,
+    settings: BrokerSettings,
+    lives: Lives,
+    unfit: Collection[int],
+    found: Found | None = None,
 ) -> list[MetadataRecord]:
-    """Settle every partition that has no leader, or one of `unfit` in its ISR or ELR, in one pass."""
+    """Settle every partition that has no leader, one of `unfit` in its ISR or ELR, or a replica that was
+    `found` elsewhere, in one pass over all."""
     records: list[MetadataRecord] = []
     unfit = frozenset(unfit)
+    found = found or Found()
     for topic in image.topics.values():
         min_isr = 0
         for index, partition in enumerate(topic.partitions):
+            moved = found.concerns(topic.topic_id, index, partition)
             if (
                 partition.leader != NO_LEADER
+                and not moved
                 and unfit.isdisjoint(partition.isr)
                 and unfit.isdisjoint(partition.elr)
             ):
                 continue
             min_isr = min_isr or min_isr_of(topic, image, settings)
-            record = PartitionDraft(topic.name, index, partition).settle(lives, min_isr)
+            draft = PartitionDraft(topic.name, index, partition)
+            if moved:
+                found.place(topic.topic_id, index, draft)
+            record = draft.settle(lives, min_isr)
             if record is not None:
                 records.append(record)
     return records
@@ -148,7 +231,9 @@ def unregister_broker(command: UnregisterBroker, image: ClusterImage, settings: 
     others: Mapping[int, BrokerImage] = {
         other_id: other for other_id, other in image.brokers.items() if other_id != broker_id
     }
-    # With the registration goes the id of its disk: where it has the last copy, the partition remembers it.
-    lives = Lives.of(others, lost_disks={broker_id: known.disk_id})
-    records = settle_partitions(image, settings, lives, (broker_id,))
+    # With the registration go the ids of its directories: a replica must be in one of them to count again.
+    found = Found()
+    found.add_missing(broker_id, known.directories, (LOST_DIRECTORY,))
+    lives = Lives.of(others, forgotten=frozenset({broker_id}))
+    records = settle_partitions(image, settings, lives, (broker_id,), found)
     return Decision((*records, RemoveBrokerRecord(broker_id)), (Done(),))

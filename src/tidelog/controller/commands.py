@@ -160,18 +160,30 @@ class AllocateProducerIds:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveBroker:
-    """What a broker says of itself while it lives: one life of its process, its addresses, its first disk.
+class ReplicaPlacement:
+    """The log directory, by its id, that holds a replica of the broker that says so; LOST if none does."""
 
-    `unclean_shutdown` says that its logs may have lost their ends before this life began: neither was it
-    stopped cleanly, nor did its machine go on and keep what was not on the disk yet.
+    topic_id: UUID
+    partition: int
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """What a broker says of itself while it lives: one life of its process, its addresses, its directories.
+
+    `placements` are the replicas that it found elsewhere than the cluster believed. `unclean_shutdown` says
+    that its logs may have lost their ends before this life began: neither was it stopped cleanly, nor did its
+    machine go on and keep what was not on the disk yet.
     """
 
     broker_id: int
     incarnation: str
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
-    disk_id: str = ""
+    directories: tuple[str, ...] = ()
+    offline_directories: int = 0
+    placements: tuple[ReplicaPlacement, ...] = ()
     unclean_shutdown: bool = False
 
 
@@ -181,6 +193,36 @@ class BrokersChanged:
 
     live: tuple[LiveBroker, ...]
     sequence: int
+
+    @property
+    def item_count(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class AssignReplicas:
+    """A broker tells in which of its directories replicas are; Kafka's AssignReplicasToDirs."""
+
+    broker_id: int
+    broker_epoch: int
+    placements: tuple[ReplicaPlacement, ...]
+
+    @property
+    def item_count(self) -> int:
+        return len(self.placements)
+
+
+@dataclass(frozen=True, slots=True)
+class FailDirectories:
+    """Directories of a broker have failed; in Kafka a heartbeat tells so (`OfflineLogDirs`).
+
+    `lost` are the replicas in there that the cluster does not know to be there.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    directories: tuple[str, ...]
+    lost: tuple[ReplicaPlacement, ...] = ()
 
     @property
     def item_count(self) -> int:
@@ -408,6 +450,8 @@ Command = (
     | RegisterBroker
     | AllocateProducerIds
     | BrokersChanged
+    | AssignReplicas
+    | FailDirectories
     | ChangeIsr
     | ReportReplicaLogs
     | ElectLeaders

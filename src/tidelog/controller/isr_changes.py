@@ -92,10 +92,12 @@ def _check(
         return Refused(ErrorCode.INVALID_REQUEST, message)
     if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(change.isr):
         return Refused(ErrorCode.INVALID_REQUEST, "the epochs do not match the ISR one to one")
-    return _check_eligible(change, broker_id, image)
+    return _check_eligible(change, broker_id, partition, image)
 
 
-def _check_eligible(change: IsrChange, leader: int, image: ClusterImage) -> Refused | None:
+def _check_eligible(
+    change: IsrChange, leader: int, partition: PartitionImage, image: ClusterImage
+) -> Refused | None:
     epochs = change.isr_broker_epochs or (_ANY_EPOCH,) * len(change.isr)
     for member, epoch in zip(change.isr, epochs, strict=True):
         broker = image.brokers.get(member)
@@ -107,6 +109,8 @@ def _check_eligible(change: IsrChange, leader: int, image: ClusterImage) -> Refu
             fault = "is shutting down"
         elif epoch not in (_ANY_EPOCH, broker.epoch):
             fault = f"has the epoch {broker.epoch}, not {epoch}"
+        elif not broker.has_online(partition.directory_of(member)):
+            fault = f"has the replica in the directory {partition.directory_of(member)}, which is offline"
         else:
             continue
         return Refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {member} {fault}")

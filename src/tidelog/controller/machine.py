@@ -16,6 +16,7 @@ from tidelog.controller import (
     brokers,
     configs,
     credentials,
+    directories,
     elections,
     isr_changes,
     reassignments,
@@ -28,6 +29,7 @@ from tidelog.controller.commands import (
     AlterConfigs,
     AlterReassignments,
     AlterUsers,
+    AssignReplicas,
     BrokersChanged,
     ChangeIsr,
     ChangeTokens,
@@ -41,6 +43,7 @@ from tidelog.controller.commands import (
     Done,
     ElectLeaders,
     ElectOffline,
+    FailDirectories,
     FormCluster,
     ProducerIdBlock,
     RebalanceLeaders,
@@ -109,6 +112,10 @@ class Controller:
                 return self._allocate_producer_ids(command, image)
             case BrokersChanged():
                 return brokers.brokers_changed(command, image, self._settings)
+            case AssignReplicas():
+                return directories.assign_replicas(command, image, self._settings)
+            case FailDirectories():
+                return directories.fail_directories(command, image, self._settings)
             case ChangeIsr():
                 return isr_changes.change_isr(command, image, self._settings)
             case ElectLeaders():

@@ -3,8 +3,9 @@
 Every decision about a partition ends here. A `PartitionDraft` starts as the partition is; the caller changes
 the replicas, the ISR or the reassignment; `settle` then applies these rules, in this order:
 
-1. A copy whose disk is gone does not count. If it was the last one that had everything committed, the ELR
-   keeps its name and `lost_disk_id` says which disk has the data.
+1. A replica whose log directory is not among the online ones of its broker is offline (KIP-858). It leaves
+   the ISR and ELR as long as another stays there, dead or alive. If all who certainly had everything
+   committed are offline, they are the ELR, and the partition waits for one of their directories.
 2. Members of the ISR and ELR whose machine may have lost the end of their logs (a power cut) leave both; they
    are the last known ELR. The only replica of a partition is as good as any.
 3. Members that are dead, shutting down or newly started leave the ISR as long as a better one stays. When
@@ -13,7 +14,8 @@ the replicas, the ISR or the reassignment; `settle` then applies these rules, in
 5. The leader stays if it can. Otherwise the first replica, in order of assignment, that is active and in sync
    leads; if nobody is in sync, the first that is active and in the ELR. If the ELR is empty too, everybody of
    the last known ELR is waited for, and the longest log leads (unclean recovery). In an unclean election the
-   longest log among the active replicas does, at once.
+   longest log among the active replicas does, at once. Nobody leads who is offline, unless nobody else is
+   there in an unclean election: then it begins anew, in another directory.
 6. Whoever left the ISR is in the ELR as long as the ISR has fewer than `min.insync.replicas` members: nothing
    is committed meanwhile, so they all have everything committed (KIP-966).
 7. The leader epoch grows when the leader changes or begins a new life, and when a member was shut out of the
@@ -24,11 +26,18 @@ Settling twice changes nothing more.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from tidelog.model.identifiers import NO_EPOCH, NO_LEADER, NO_OFFSET
-from tidelog.model.image import BrokerImage, ClusterImage, PartitionImage
+from tidelog.controller.placement import DirectoryLoads
+from tidelog.model.identifiers import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_EPOCH,
+    NO_LEADER,
+    NO_OFFSET,
+)
+from tidelog.model.image import BrokerImage, ClusterImage, PartitionImage, is_online
 from tidelog.model.metadata import PartitionRecord, ReplicaLogInfo
 
 _NOBODY: frozenset[int] = frozenset()
@@ -53,39 +62,54 @@ class Lives:
     #: alive and not shutting down
     active: frozenset[int]
     alive: frozenset[int]
-    #: disk ids of the brokers that are alive
-    disks: Mapping[int, str]
+    #: the online directories of the brokers that are alive
+    directories: Mapping[int, tuple[str, ...]]
     #: active ones that ended and began again before anybody noticed: what they had in memory is gone
     restarted: frozenset[int] = _NOBODY
-    #: brokers whose copies are out of reach, with the id of the disk that holds them
-    lost_disks: Mapping[int, str] = field(default_factory=dict)
+    #: brokers that are forgotten with this decision: their copies are out of reach
+    forgotten: frozenset[int] = _NOBODY
     #: active and not restarted
     steady: frozenset[int] = _NOBODY
     #: those whose machine may have lost the end of their logs before this life of theirs began
     unclean: frozenset[int] = _NOBODY
+    #: all directories of the brokers, dead or alive, as they last told; and where new replicas go
+    told: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    loads: DirectoryLoads = field(default_factory=lambda: DirectoryLoads(ClusterImage()))
 
     @classmethod
     def of(
         cls,
         brokers: Mapping[int, BrokerImage],
         restarted: frozenset[int] = _NOBODY,
-        lost_disks: Mapping[int, str] | None = None,
+        forgotten: frozenset[int] = _NOBODY,
         unclean: frozenset[int] = _NOBODY,
     ) -> "Lives":
         active = frozenset(broker.id for broker in brokers.values() if broker.active)
         return cls(
             active,
             frozenset(broker.id for broker in brokers.values() if broker.alive),
-            {broker.id: broker.disk_id for broker in brokers.values() if broker.alive},
+            {broker.id: broker.directories for broker in brokers.values() if broker.alive},
             restarted,
-            lost_disks or {},
+            forgotten,
             active - restarted,
             unclean,
+            {broker.id: broker.directories for broker in brokers.values()},
         )
 
     @classmethod
     def in_image(cls, image: ClusterImage) -> "Lives":
-        return cls.of(image.alive_brokers)
+        return replace(cls.of(image.brokers), loads=DirectoryLoads(image))
+
+    def choose_directory(self, replica: int) -> str:
+        """The directory for a new replica."""
+        return self.loads.choose(self.told.get(replica, ()))
+
+    def reaches(self, replica: int, directory: str) -> bool:
+        """Whether a replica in this directory is online; of a dead broker's nothing worse is known."""
+        if replica in self.forgotten:
+            return False
+        known = self.directories.get(replica)
+        return directory != LOST_DIRECTORY if known is None else is_online(directory, known)
 
 
 class PartitionDraft:
@@ -100,7 +124,7 @@ class PartitionDraft:
         "index",
         "isr",
         "last_known_elr",
-        "lost_disk_id",
+        "places",
         "present",
         "removing",
         "replica_logs",
@@ -119,10 +143,8 @@ class PartitionDraft:
         self.replica_logs = present.replica_logs
         self.adding = present.adding
         self.removing = present.removing
-        self.lost_disk_id = present.lost_disk_id
-        if self.lost_disk_id and not self.elr:
-            # As it was written before there was an ELR.
-            self.isr, self.elr = (), self.isr
+        #: the directory of each replica that was there before, where it is known
+        self.places = dict(zip(present.replicas, present.directories, strict=False))
         self._fenced = False
         self._unclean = False
         #: members that left the ISR and cannot be relied on to have everything committed
@@ -136,7 +158,7 @@ class PartitionDraft:
 
     def give_up_to(self, replica: int) -> None:
         """Have a replica lead that was not in sync: whatever else was committed is given up."""
-        self.isr, self.elr, self.last_known_elr, self.lost_disk_id = (replica,), (), (), ""
+        self.isr, self.elr, self.last_known_elr = (replica,), (), ()
         self._unclean = True
 
     def settle(
@@ -144,7 +166,7 @@ class PartitionDraft:
     ) -> PartitionRecord | None:
         """The record of the next state, or None if nothing changes."""
         self._drop_old_logs(lives)
-        self._drop_lost_disks(lives)
+        self._drop_offline(lives)
         self._drop_unclean(lives)
         self._drop_unfit(lives)
         self._finish_reassignment(lives)
@@ -152,50 +174,52 @@ class PartitionDraft:
         leader = self._elect(lives, election)
         if leader != NO_LEADER:
             self.replica_logs = ()
-            if leader not in self.isr or self.lost_disk_id:
+            if not self.is_online(leader, lives):
+                self.places[leader] = lives.choose_directory(leader)
+            if leader not in self.isr:
                 self.isr = (leader,)
-                self.lost_disk_id = ""
                 self._finish_reassignment(lives)
             self._keep_eligible(min_insync_replicas)
         return self._record(leader, lives)
 
-    def _drop_old_logs(self, lives: Lives) -> None:
-        """What a broker said of its log counts as long as that life of it goes on."""
-        if self.replica_logs:
-            self.replica_logs = tuple(
-                said for said in self.replica_logs if said[0] in lives.steady and said[0] in self.replicas
-            )
+    def is_online(self, replica: int, lives: Lives) -> bool:
+        """Whether the replica's directory can be reached, as far as the cluster knows."""
+        return lives.reaches(replica, self.places.get(replica, MIGRATING_DIRECTORY))
 
-    def _drop_lost_disks(self, lives: Lives) -> None:
-        if self.lost_disk_id:
-            if lives.disks.get(self.elr[0]) == self.lost_disk_id:
-                self.lost_disk_id = ""
-            return
-        lost = lives.lost_disks
+    def _able(self, lives: Lives) -> list[int]:
+        """The replicas that could lead if they have what it takes: active and online."""
+        return [
+            replica for replica in self.replicas if replica in lives.active and self.is_online(replica, lives)
+        ]
+
+    def _drop_old_logs(self, lives: Lives) -> None:
+        """What a broker said of its log counts as long as that life of it goes on, and the directory."""
+        if self.replica_logs:
+            able = [replica for replica in self._able(lives) if replica in lives.steady]
+            self.replica_logs = tuple(said for said in self.replica_logs if said[0] in able)
+
+    def _drop_offline(self, lives: Lives) -> None:
         holders = (*self.isr, *self.elr)
-        if not lost or lost.keys().isdisjoint((*holders, *self.last_known_elr)):
+        if lives.forgotten and (holders or not lives.forgotten.issuperset(self.last_known_elr)):
+            # Who is unregistered is not waited for any more.
+            self.last_known_elr = tuple(
+                member for member in self.last_known_elr if member not in lives.forgotten
+            )
+        online = tuple(member for member in holders if self.is_online(member, lives))
+        if len(online) == len(holders):
             return
-        # Who is unregistered is not waited for any more, unless there is nobody else.
-        known = tuple(member for member in self.last_known_elr if member not in lost or member in lives.alive)
-        known = known or self.last_known_elr
-        kept = tuple(member for member in holders if member not in lost)
-        self._distrusted |= lost.keys()
-        if kept or not holders:
-            self._fenced = self._fenced or not lost.keys().isdisjoint(self.isr)
-            self.isr = tuple(member for member in self.isr if member in kept)
-            self.elr = tuple(member for member in self.elr if member in kept)
-            self.last_known_elr = known
+        self._fenced = self._fenced or any(member not in online for member in self.isr)
+        self.isr = tuple(member for member in self.isr if member in online)
+        if online:
+            self._distrusted |= set(holders).difference(online)
+            self.elr = tuple(member for member in self.elr if member in online)
         else:
-            # The leader was never behind the others.
-            holder = self.present.leader if self.present.leader in holders else holders[0]
-            self.isr, self.elr = (), (holder,)
-            self.last_known_elr = tuple(member for member in known if member != holder)
-            self.lost_disk_id = lost[holder]
+            self.elr = holders
 
     def _drop_unclean(self, lives: Lives) -> None:
         unclean = lives.unclean
         members = (*self.isr, *self.elr)
-        if not unclean or unclean.isdisjoint(members) or self.lost_disk_id or len(self.replicas) == 1:
+        if not unclean or unclean.isdisjoint(members) or len(self.replicas) == 1:
             return
         self._fenced = self._fenced or not unclean.isdisjoint(self.isr)
         self._distrusted |= unclean
@@ -219,13 +243,11 @@ class PartitionDraft:
         replicas, in_sync = self.replicas, self.isr
         left = (*self.present.isr, *self.elr)
         if left or self.last_known_elr:
-            distrusted = () if self.lost_disk_id else self._distrusted
-            if not self.lost_disk_id:
-                self.elr = tuple(
-                    replica
-                    for replica in replicas
-                    if replica in left and replica not in in_sync and replica not in distrusted
-                )
+            self.elr = tuple(
+                replica
+                for replica in replicas
+                if replica in left and replica not in in_sync and replica not in self._distrusted
+            )
             self.last_known_elr = tuple(
                 replica
                 for replica in replicas
@@ -233,7 +255,7 @@ class PartitionDraft:
             )
 
     def _finish_reassignment(self, lives: Lives) -> None:
-        if (not self.adding and not self.removing) or self.lost_disk_id:
+        if not self.adding and not self.removing:
             return
         isr = tuple(replica for replica in self.isr if replica not in self.removing)
         target = tuple(replica for replica in self.replicas if replica not in self.removing)
@@ -243,32 +265,32 @@ class PartitionDraft:
             self.adding = self.removing = ()
 
     def _elect(self, lives: Lives, election: Election) -> int:
-        present, active = self.present.leader, lives.active
-        if not self.lost_disk_id:
-            in_sync = [replica for replica in self.replicas if replica in self.isr and replica in active]
-            if election is Election.PREFERRED and in_sync and in_sync[0] == self.replicas[0]:
-                return in_sync[0]
-            if present in in_sync:
-                return present
-            if in_sync:
-                return in_sync[0]
-            if present in self.isr and present in lives.alive:
-                # It is shutting down and nobody can take over: it leads to its end.
-                return present
-            eligible = [replica for replica in self.replicas if replica in self.elr and replica in active]
-            if eligible:
-                return eligible[0]
-            if not self.elr and (recovered := self._recover(lives)) != NO_LEADER:
+        present, able = self.present.leader, self._able(lives)
+        in_sync = [replica for replica in able if replica in self.isr]
+        if election is Election.PREFERRED and in_sync and in_sync[0] == self.replicas[0]:
+            return in_sync[0]
+        if present in in_sync:
+            return present
+        if in_sync:
+            return in_sync[0]
+        if present in self.isr and present in lives.alive:
+            # It is shutting down and nobody can take over: it leads to its end.
+            return present
+        eligible = [replica for replica in able if replica in self.elr]
+        if eligible:
+            return eligible[0]
+        if not self.elr:
+            recovered = self._recover(lives)
+            if recovered != NO_LEADER:
                 return recovered
         return self._longest_log(lives) if election is Election.UNCLEAN else NO_LEADER
 
     def _recover(self, lives: Lives) -> int:
         """Nobody is left who certainly has everything: the longest log leads once all that may are back."""
-        active, said = lives.active, dict(self.replica_logs)
-        if any(member not in active for member in self.last_known_elr):
+        able, said = self._able(lives), dict(self.replica_logs)
+        if not able or any(member not in able for member in self.last_known_elr):
             return NO_LEADER
-        candidates = [replica for replica in self.replicas if replica in active]
-        if len(candidates) > 1 and any(replica not in said for replica in candidates):
+        if len(able) > 1 and any(replica not in said for replica in able):
             return NO_LEADER
         return self._longest_log(lives)
 
@@ -278,16 +300,22 @@ class PartitionDraft:
         if not candidates:
             return NO_LEADER
         said = dict(self.replica_logs)
-        # Whoever has a copy of any age goes before one that is known to have lost it.
-        empty = self.elr if self.lost_disk_id else ()
         self._unclean = True
+        # Whoever has a copy of any age goes before one that has none.
         return max(
             candidates,
-            key=lambda replica: (
-                replica not in empty and replica not in lives.lost_disks,
-                said.get(replica, _UNKNOWN_LOG),
-            ),
+            key=lambda replica: (self.is_online(replica, lives), said.get(replica, _UNKNOWN_LOG)),
         )
+
+    def _directories(self, lives: Lives) -> tuple[str, ...]:
+        """Where each replica is; none at all if nothing is known of any."""
+        found = tuple(
+            self.places.get(replica, MIGRATING_DIRECTORY)
+            if replica in self.present.replicas
+            else lives.choose_directory(replica)
+            for replica in self.replicas
+        )
+        return found if any(directory != MIGRATING_DIRECTORY for directory in found) else ()
 
     def _record(self, leader: int, lives: Lives) -> PartitionRecord | None:
         present = self.present
@@ -298,6 +326,9 @@ class PartitionDraft:
             shut_out = self._fenced or not set(self.replicas).issuperset(present.replicas)
             if shut_out or leader in lives.restarted:
                 leader_epoch += 1
+        directories = present.directories
+        if self.replicas != present.replicas or self.places:
+            directories = self._directories(lives)
         unclean_leader_epoch = leader_epoch if self._unclean else present.unclean_leader_epoch
         if (
             leader_epoch == present.leader_epoch
@@ -305,7 +336,7 @@ class PartitionDraft:
             and self.replicas == present.replicas
             and self.adding == present.adding
             and self.removing == present.removing
-            and self.lost_disk_id == present.lost_disk_id
+            and directories == present.directories
             and self.elr == present.elr
             and self.last_known_elr == present.last_known_elr
             and self.replica_logs == present.replica_logs
@@ -321,7 +352,7 @@ class PartitionDraft:
             present.partition_epoch + 1,
             self.adding,
             self.removing,
-            self.lost_disk_id,
+            directories,
             self.elr,
             self.last_known_elr,
             unclean_leader_epoch,
@@ -339,7 +370,7 @@ def image_of(record: PartitionRecord) -> PartitionImage:
         record.partition_epoch,
         record.adding,
         record.removing,
-        record.lost_disk_id,
+        record.directories,
         record.elr,
         record.last_known_elr,
         record.unclean_leader_epoch,

@@ -4,9 +4,43 @@ Brokers are lined up so that neighbours are in different racks. Leaders go down 
 caller chose at random. The other replicas of a partition follow at a distance that grows by one each time the
 line has been walked, so that the followers of one broker's partitions are spread over all the others. A rack
 is used twice for a partition only when every rack has been used once.
+
+On its broker a new replica goes to the log directory that has the fewest. The controller chooses it, not the
+broker as in Kafka: so there is no moment at which a record is acknowledged and the cluster does not know in
+which directory it is.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from tidelog.model.identifiers import MIGRATING_DIRECTORY
+from tidelog.model.image import ClusterImage
+
+
+class DirectoryLoads:
+    """How many replicas each log directory has; counted only if a broker has several to choose from."""
+
+    __slots__ = ("_counts", "_image")
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._counts: Counter[str] | None = None
+
+    def choose(self, directories: Sequence[str]) -> str:
+        """The directory of a new replica on a broker with these online ones, as far as that can be said."""
+        if not directories or MIGRATING_DIRECTORY in directories:
+            return MIGRATING_DIRECTORY
+        if len(directories) == 1:
+            return directories[0]
+        if self._counts is None:
+            topics = self._image.topics.values()
+            partitions = chain.from_iterable(topic.partitions for topic in topics)
+            self._counts = Counter(chain.from_iterable(each.directories for each in partitions))
+        counts = self._counts
+        chosen = min(directories, key=lambda directory: counts[directory])
+        counts[chosen] += 1
+        return chosen
 
 
 def rack_alternated(racks: Mapping[int, str | None]) -> tuple[int, ...]:

@@ -104,5 +104,6 @@ def _cancel(
         if election is not Election.UNCLEAN or not active:
             message = f"only new replicas of {topic.name}-{index} are in sync: going back would lose records"
             return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        draft.give_up_to(active[0])
+        # Whoever has a copy of any age goes before one that has none.
+        draft.give_up_to(min(active, key=lambda replica: not draft.is_online(replica, lives)))
     return draft.settle(lives, min_isr)

@@ -16,9 +16,9 @@ from tidelog.controller.commands import (
     TopicCreated,
     TopicSpec,
 )
-from tidelog.controller.placement import place
+from tidelog.controller.placement import DirectoryLoads, place
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import topic_name_fault
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, topic_name_fault
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import TOPIC_RESOURCE, ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
 from tidelog.model.settings import BrokerSettings, topic_config_faults
@@ -37,6 +37,7 @@ def create_topics(
     records: list[MetadataRecord] = []
     results: list[Result] = []
     named = Counter(topic.name for topic in command.topics)
+    loads = DirectoryLoads(image)
     colliding = _CollidingNames(image)
     partition_room = settings.get_int("tidelog.partitions.max") - image.partition_count
     for topic in command.topics:
@@ -57,7 +58,7 @@ def create_topics(
         records.append(TopicRecord(topic.name, topic_id))
         if configs:
             records.append(ConfigRecord(TOPIC_RESOURCE, topic.name, configs))
-        records += _partition_records(topic.name, 0, placed, image)
+        records += _partition_records(topic.name, 0, placed, image, loads)
         results.append(TopicCreated(topic.name, topic_id, len(placed), len(placed[0]), configs))
     return Decision(() if command.validate_only else tuple(records), tuple(results))
 
@@ -209,13 +210,17 @@ def _active(replicas: Replicas, image: ClusterImage) -> Replicas:
 
 
 def _partition_records(
-    topic: str, first_index: int, placed: Sequence[Replicas], image: ClusterImage
+    topic: str, first_index: int, placed: Sequence[Replicas], image: ClusterImage, loads: DirectoryLoads
 ) -> list[MetadataRecord]:
     """Records of new partitions: whoever is active is in sync, since there is nothing to have yet."""
     records: list[MetadataRecord] = []
+    brokers = image.brokers
     for index, replicas in enumerate(placed, first_index):
         isr = _active(replicas, image)
-        records.append(PartitionRecord(topic, index, isr[0], 0, replicas, isr))
+        directories = tuple(loads.choose(brokers[replica].directories) for replica in replicas)
+        if all(directory == MIGRATING_DIRECTORY for directory in directories):
+            directories = ()
+        records.append(PartitionRecord(topic, index, isr[0], 0, replicas, isr, directories=directories))
     return records
 
 
@@ -226,6 +231,7 @@ def create_partitions(
     records: list[MetadataRecord] = []
     results: list[Result] = []
     named = Counter(topic.name for topic in command.topics)
+    loads = DirectoryLoads(image)
     partition_room = settings.get_int("tidelog.partitions.max") - image.partition_count
     for spec in command.topics:
         if named[spec.name] > 1:
@@ -236,7 +242,8 @@ def create_partitions(
             results.append(placed)
             continue
         partition_room -= len(placed)
-        records += _partition_records(spec.name, len(image.topics[spec.name].partitions), placed, image)
+        first_index = len(image.topics[spec.name].partitions)
+        records += _partition_records(spec.name, first_index, placed, image, loads)
         results.append(Done())
     return Decision(() if command.validate_only else tuple(records), tuple(results))
 

@@ -15,6 +15,15 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 
+# Ids of log directories that stand for none in particular (KIP-858), in the form that meta.properties has.
+#: the broker will say in which of its directories the replica is
+UNASSIGNED_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"
+#: the replica was in a directory that failed before the cluster knew in which
+LOST_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAQ"
+#: placed by a broker of a version that did not tell its directories
+MIGRATING_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAg"
+RESERVED_DIRECTORIES = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
+
 TOPIC_NAME_LENGTH_MAX = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -5,7 +5,7 @@ the number of topics at most, never the number of partitions. Whoever holds an i
 changes. `version` grows by one with every apply; answers made from an image can be cached under it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
@@ -13,7 +13,14 @@ from uuid import UUID
 from tidelog.model.acls import AclEntry, AclsRecord, ResourcePattern
 from tidelog.model.client_quotas import QuotaEntity, QuotasRecord, QuotaValues
 from tidelog.model.credentials import DelegationToken, ScramCredential, TokenRecord, UserRecord
-from tidelog.model.identifiers import INTERNAL_TOPICS, NO_EPOCH, NO_LEADER
+from tidelog.model.identifiers import (
+    INTERNAL_TOPICS,
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_EPOCH,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+)
 from tidelog.model.metadata import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -47,12 +54,26 @@ class BrokerImage:
     incarnation: str = ""
     alive: bool = True
     shutting_down: bool = False
-    disk_id: str = ""
+    directories: tuple[str, ...] = ()
+    offline_directories: int = 0
 
     @property
     def active(self) -> bool:
         """Whether the broker may lead partitions and join ISRs: it is alive and means to stay."""
         return self.alive and not self.shutting_down
+
+    def has_online(self, directory: str) -> bool:
+        """Whether a replica that the cluster knows to be in this directory can be reached there."""
+        return is_online(directory, self.directories)
+
+
+def is_online(directory: str, directories: Collection[str]) -> bool:
+    """Whether a directory is among the online ones of a broker, or the cluster cannot know better."""
+    if directory in directories:
+        return True
+    if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+        return True
+    return not directories and directory != LOST_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +87,23 @@ class PartitionImage:
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
-    lost_disk_id: str = ""
+    directories: tuple[str, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
     unclean_leader_epoch: int = NO_EPOCH
     replica_logs: tuple[tuple[int, ReplicaLogInfo], ...] = ()
+
+    def directory_of(self, broker_id: int) -> str:
+        """The id of the log directory in which one of the replicas is."""
+        if not self.directories:
+            return MIGRATING_DIRECTORY
+        return self.directories[self.replicas.index(broker_id)]
+
+    def counts_on(self, broker_id: int) -> bool:
+        """Whether a replica's log may be what the partition needs: it must not begin anew."""
+        if broker_id in self.isr or broker_id in self.elr:
+            return True
+        return self.leader == NO_LEADER and broker_id in self.last_known_elr
 
     @property
     def reassigning(self) -> bool:
@@ -157,9 +190,10 @@ class ClusterImage:
             for partition in topic.partitions:
                 _check_partition(partition)
                 leader = self.brokers.get(partition.leader)
-                assert leader is None or leader.alive, (
-                    f"{name} is led by broker {partition.leader}, which is dead"
-                )
+                if leader is not None:
+                    assert leader.alive, f"{name} is led by broker {leader.id}, which is dead"
+                    directory = partition.directory_of(leader.id)
+                    assert leader.has_online(directory), f"{name} is led from {directory}, which is offline"
 
 
 def _check_partition(partition: PartitionImage) -> None:
@@ -171,6 +205,7 @@ def _check_partition(partition: PartitionImage) -> None:
         assert replicas.issuperset(partition.adding) and replicas.issuperset(partition.removing)
         assert not set(partition.adding) & set(partition.removing)
         assert len(partition.removing) < len(partition.replicas), "a reassignment leaves no replica"
+    assert len(partition.directories) in (0, len(partition.replicas))
     groups = (*partition.isr, *partition.elr, *partition.last_known_elr)
     assert len(set(groups)) == len(groups) and replicas.issuperset(groups)
     assert groups, "nobody is left who could lead"
@@ -178,9 +213,6 @@ def _check_partition(partition: PartitionImage) -> None:
     reported = [broker_id for broker_id, _ in partition.replica_logs]
     assert len(set(reported)) == len(reported) and replicas.issuperset(reported)
     assert not reported or partition.leader == NO_LEADER
-    # A copy on a lost disk cannot be led, and it is what the ELR stands for.
-    if partition.lost_disk_id:
-        assert partition.leader == NO_LEADER and len(partition.isr) + len(partition.elr) == 1
 
 
 class _Builder:
@@ -284,7 +316,7 @@ class _Builder:
             record.partition_epoch,
             record.adding,
             record.removing,
-            record.lost_disk_id,
+            record.directories,
             record.elr,
             record.last_known_elr,
             record.unclean_leader_epoch,
@@ -382,7 +414,8 @@ def _broker_image(record: BrokerRecord) -> BrokerImage:
         record.incarnation,
         record.alive,
         record.shutting_down,
-        record.disk_id,
+        directories=record.directories,
+        offline_directories=record.offline_directories,
     )
 
 

@@ -24,6 +24,7 @@ Fields are only ever added: what an older version stored reads as their defaults
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from uuid import UUID
 from tidelog.model.acls import ACLS_PREFIX, AclsRecord
 from tidelog.model.client_quotas import QUOTAS_PREFIX, QuotasRecord
 from tidelog.model.credentials import TOKENS_PREFIX, USERS_PREFIX, TokenRecord, UserRecord
-from tidelog.model.identifiers import NO_EPOCH
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_EPOCH
 
 CLUSTER_KEY = "cluster"
 CONTROLLER_EPOCH_KEY = "controller-epoch"
@@ -123,7 +124,9 @@ class BrokerRecord:
     """A broker registered with its addresses, by listener name, or its state changed.
 
     `incarnation` is one life of its process, `epoch` the number that the controller gave to that life, larger
-    than those of all lives before. `disk_id` tells whether it came back with the disk it had.
+    than those of all lives before. `directories` are the ids of its log directories that are online, in the
+    order of `log.dirs`; MIGRATING among them says that the broker did not tell all. `offline_directories`
+    counts those that it cannot use.
     """
 
     broker_id: int
@@ -133,7 +136,8 @@ class BrokerRecord:
     incarnation: str = ""
     alive: bool = True
     shutting_down: bool = False
-    disk_id: str = ""
+    directories: tuple[str, ...] = ()
+    offline_directories: int = 0
 
     def writes(self) -> tuple[KeyWrite, ...]:
         value = {
@@ -143,7 +147,8 @@ class BrokerRecord:
             "incarnation": self.incarnation,
             "alive": self.alive,
             "shutting_down": self.shutting_down,
-            "disk_id": self.disk_id,
+            "directories": self.directories,
+            "offline_directories": self.offline_directories,
         }
         return ((f"brokers/{self.broker_id}", _encode(value)),)
 
@@ -190,9 +195,9 @@ class PartitionRecord:
 
     `partition_epoch` grows with every change, `leader_epoch` with those that all replicas must notice:
     another leader, or a replica shut out. While replicas move, `replicas` holds old and new ones, `adding`
-    and `removing` say which will come and go. `lost_disk_id` is set when the last in-sync replica came back
-    without its disk: the only whole copy is on the disk of that id, and nobody may lead without it (short of
-    an unclean election).
+    and `removing` say which will come and go. `directories` has the id of the log directory of each replica,
+    in their order (KIP-858); none at all stand for MIGRATING ones. A replica whose directory is not among the
+    online ones of its broker is offline.
 
     `elr` are the eligible leader replicas (KIP-966): members that left the ISR while it had fewer than
     `min.insync.replicas`. Nothing is committed as long as there are any, so each has all that is committed.
@@ -211,7 +216,7 @@ class PartitionRecord:
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
-    lost_disk_id: str = ""
+    directories: tuple[str, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
     unclean_leader_epoch: int = NO_EPOCH
@@ -230,8 +235,8 @@ class PartitionRecord:
             value["adding"] = self.adding
         if self.removing:
             value["removing"] = self.removing
-        if self.lost_disk_id:
-            value["lost_disk_id"] = self.lost_disk_id
+        if self.directories:
+            value["directories"] = self.directories
         if self.elr:
             value["elr"] = self.elr
         if self.last_known_elr:
@@ -307,22 +312,7 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
     stored: dict[str, object] = dict(fields)
     match path:
         case ["partitions", topic, index]:
-            return PartitionRecord(
-                topic,
-                int(index),
-                _integer(stored["leader"]),
-                _integer(stored["leader_epoch"]),
-                _integers(stored["replicas"]),
-                _integers(stored["isr"]),
-                _integer(stored["partition_epoch"]),
-                _integers(stored.get("adding", [])),
-                _integers(stored.get("removing", [])),
-                str(stored.get("lost_disk_id", "")),
-                _integers(stored.get("elr", [])),
-                _integers(stored.get("last_known_elr", [])),
-                _integer(stored.get("unclean_leader_epoch", NO_EPOCH)),
-                _replica_logs(stored.get("replica_logs", [])),
-            )
+            return _partition_record(topic, int(index), stored)
         case ["topics", name]:
             return TopicRecord(name, UUID(str(stored["id"])))
         case ["configs", (("topics" | "brokers") as resource), name]:
@@ -350,6 +340,49 @@ def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataR
             raise ValueError("unknown kind of entry")
 
 
+def _partition_record(topic: str, index: int, stored: Mapping[str, object]) -> PartitionRecord:
+    replicas, isr, elr = (_integers(stored.get(name, [])) for name in ("replicas", "isr", "elr"))
+    if stored.get("lost_disk_id"):
+        # An older version noted that the last copy could not be reached, and on which disk it was.
+        isr, elr = (), elr or isr
+    return PartitionRecord(
+        topic,
+        index,
+        _integer(stored["leader"]),
+        _integer(stored["leader_epoch"]),
+        replicas,
+        isr,
+        _integer(stored["partition_epoch"]),
+        adding=_integers(stored.get("adding", [])),
+        removing=_integers(stored.get("removing", [])),
+        directories=_partition_directories(stored, replicas, elr),
+        elr=elr,
+        last_known_elr=_integers(stored.get("last_known_elr", [])),
+        unclean_leader_epoch=_integer(stored.get("unclean_leader_epoch", NO_EPOCH)),
+        replica_logs=_replica_logs(stored.get("replica_logs", [])),
+    )
+
+
+def _partition_directories(
+    stored: Mapping[str, object], replicas: tuple[int, ...], elr: tuple[int, ...]
+) -> tuple[str, ...]:
+    lost_disk_id = stored.get("lost_disk_id", "")
+    if lost_disk_id:
+        return tuple(str(lost_disk_id) if replica in elr else MIGRATING_DIRECTORY for replica in replicas)
+    directories = _texts(stored.get("directories", []))
+    if directories and len(directories) != len(replicas):
+        raise ValueError("replicas and directories do not match one to one")
+    return directories
+
+
+def stored_directories(stored: Mapping[str, object]) -> tuple[str, ...]:
+    """The directories of a registration; an older version told only the id of the first one."""
+    if "directories" in stored:
+        return _texts(stored["directories"])
+    disk_id = str(stored.get("disk_id", ""))
+    return (disk_id, MIGRATING_DIRECTORY) if disk_id else ()
+
+
 def _broker_record(broker_id: int, stored: Mapping[str, object]) -> BrokerRecord:
     endpoints = stored["endpoints"]
     rack = stored["rack"]
@@ -363,7 +396,8 @@ def _broker_record(broker_id: int, stored: Mapping[str, object]) -> BrokerRecord
         str(stored.get("incarnation", "")),
         bool(stored.get("alive", True)),
         bool(stored.get("shutting_down", False)),
-        str(stored.get("disk_id", "")),
+        directories=stored_directories(stored),
+        offline_directories=_integer(stored.get("offline_directories", 0)),
     )
 
 
@@ -383,3 +417,10 @@ def _replica_logs(value: object) -> tuple[tuple[int, ReplicaLogInfo], ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is not a list")
     return tuple((_integer(broker_id), ReplicaLogInfo(*_integers(log))) for broker_id, log in value)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """Ids that occur again and again, each kept once."""
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple(sys.intern(str(item)) for item in value)

@@ -5,16 +5,28 @@ The copy grows in a folder of its own beside the logs of the target directory:
     <topic>-<partition>.<id>-future/
 
 It is appended to as a follower's log is, while the log itself goes on. When it has everything it takes the
-log's place, between two appends:
+log's place:
 
-    1  the copy is closed durably, with the producer state and the leader epochs of the log,
+    1  the log's folder gets the note `moving-to`, with the id of the target directory
+    2  the cluster is told that the replica is in the target directory (KIP-858)
+
+and when the cluster knows, between two appends:
+
+    3  the copy is closed durably, with the producer state and the leader epochs of the log,
        and the mark `moved-here` in it
-    2  the copy's folder gets the log's name
-    3  the log's folder gets the name of a deleted one
-    4  the mark goes
+    4  the log's folder gets the name of a deleted one
+    5  the copy's folder gets the log's name
+    6  the mark goes
 
-A crash between 2 and 3 leaves two folders of one name. The one with the mark is the log: nothing was appended
-to the other since. A crash before 2 leaves the folder of the copy, which a start removes to begin again.
+After a crash, whichever directory is lost with it:
+
+    before 4   the log is where the note is, also if the cluster believes it in the target directory; the
+               copy is removed and the move begins again. Where the cluster believes so and the directory of
+               the log is gone, a copy without the mark says that the log is lost.
+    4 to 5     no folder has the log's name, and the copy with the mark gets it.
+
+A version before this had 5 before 4. A crash between left two folders of one name: that with the mark is the
+log.
 """
 
 import logging
@@ -33,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 FUTURE_SUFFIX = "-future"
 MOVED_HERE = "moved-here"
+MOVING_TO = "moving-to"
 FOLDER_NAME_LENGTH_MAX = 255
 _FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}-future")
 
@@ -47,6 +60,29 @@ def parse_future_name(name: str) -> TopicPartition | None:
     """Whose copy the folder of this name holds; None if it is no copy's."""
     found = _FOLDER_NAME.fullmatch(name)
     return None if found is None else TopicPartition(found["topic"], int(found["partition"]))
+
+
+def read_moving_to(disk: Disk, folder: str) -> str | None:
+    """The id of the data directory to which the log in a folder is about to move; None if it stays."""
+    try:
+        file = disk.open(f"{folder}/{MOVING_TO}", create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, min(file.size_bytes, 64)).decode(errors="replace")
+    finally:
+        file.close()
+
+
+def write_moving_to(disk: Disk, folder: str, directory_id: str) -> None:
+    """Note durably that the log in a folder is about to move to a data directory."""
+    disk.replace_atomically(f"{folder}/{MOVING_TO}", directory_id.encode())
+
+
+def remove_moving_to(disk: Disk, folder: str) -> None:
+    """The log in a folder stays where it is."""
+    if disk.exists(f"{folder}/{MOVING_TO}"):
+        disk.remove(f"{folder}/{MOVING_TO}")
 
 
 def is_moved_here(disk: Disk, folder: str) -> bool:
@@ -139,32 +175,44 @@ class FutureLog:
     def take_over(self, config: LogConfig, now_ms: int, deletion_id: UUID) -> tuple[PartitionLog, str]:
         """Put the copy, which has everything, in the log's place; return the log now, and the folder of the
         old one, to be removed. After an `OSError` the old log is still the log, and the copy is worthless.
+
+        The cluster believes the replica in the target directory by now.
         """
         disk, source, copy = self._disk, self.source, self.copy
         assert copy.log_end_offset == source.log_end_offset, f"{copy!r} is behind {source!r}"
         self._finish_copy()
         final = f"{self.target}/{source.topic_partition}"
-        disk.rename(copy.directory, final)
+        parent = source.directory.rpartition("/")[0]
+        # The name of a deleted log, see log_directories.
+        doomed = f"{parent}/{tagged_folder_name(source.topic_partition, deletion_id, '-delete')}"
+        disk.rename(source.directory, doomed)
         try:
+            disk.sync_directory(parent)
+            disk.rename(copy.directory, final)
             disk.sync_directory(self.target)
             log = self._open(final, config, copy.log_end_offset, now_ms, clean=True)
             # An epoch in which nothing was written yet is not read back.
             log.begin_epoch(source.leader_epochs.latest)
         except OSError:
-            disk.rename(final, copy.directory)
+            self._go_back(final, doomed)
             raise
         source.close(clean=False)
-        parent = source.directory.rpartition("/")[0]
-        # The name of a deleted log, see log_directories.
-        doomed = f"{parent}/{tagged_folder_name(source.topic_partition, deletion_id, '-delete')}"
         try:
-            disk.rename(source.directory, doomed)
-            disk.sync_directory(parent)
             disk.remove(f"{final}/{MOVED_HERE}")
         except OSError as fault:
-            # With the mark in place the next start knows which of the two is the log.
-            logger.warning("%s was moved to %s, but stays where it was, too: %s", source, self.target, fault)
+            logger.warning("the mark of the move of %s stays: %s", source, fault)
         return log, doomed
+
+    def _go_back(self, final: str, doomed: str) -> None:
+        """Give the log its name back, and take the mark from the copy."""
+        disk = self._disk
+        if disk.exists(final):
+            disk.rename(final, self.copy.directory)
+        disk.rename(doomed, self.source.directory)
+        try:
+            disk.remove(f"{self.copy.directory}/{MOVED_HERE}")
+        except OSError as fault:
+            logger.warning("the copy of %s keeps its mark: %s", self.source, fault)
 
     def _finish_copy(self) -> None:
         """Make the copy durable and complete: also what its batches do not tell."""

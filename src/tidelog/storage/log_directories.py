@@ -27,7 +27,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from tidelog.model.identifiers import TopicPartition, topic_name_fault
+from tidelog.model.identifiers import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    TopicPartition,
+    topic_name_fault,
+)
 from tidelog.model.log_config import LogConfig
 from tidelog.storage import checkpoints
 from tidelog.storage.boot_id import forget_boot_id, kept_its_end, note_boot_id
@@ -36,6 +42,7 @@ from tidelog.storage.future_log import (
     FUTURE_SUFFIX,
     is_moved_here,
     parse_future_name,
+    read_moving_to,
     tagged_folder_name,
 )
 from tidelog.storage.open_files import OPEN_FILES_MAX, OpenFiles
@@ -104,6 +111,15 @@ def stored_cluster_id(disk: Disk, directories: Iterable[str]) -> str | None:
         if properties is not None:
             return properties.cluster_id
     return None
+
+
+class Home(NamedTuple):
+    """Where the log of a replica is, if it is anywhere here. It is offline if that is not the log which the
+    cluster counts on, and lost if the cluster does not know that yet."""
+
+    directory: "LogDirectory | None"
+    offline: bool = False
+    lost: bool = False
 
 
 class StoredPartition(NamedTuple):
@@ -185,6 +201,7 @@ class LogDirectories:
         "_disk",
         "_forgotten",
         "_order",
+        "_unfinished",
         "directories",
         "logs",
         "open_files",
@@ -197,11 +214,16 @@ class LogDirectories:
         self.open_files = open_files
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
-        #: where logs that do not exist yet shall begin, if somebody said so
+        #: where logs that do not exist yet shall be, if somebody said so
         self.preferred: dict[TopicPartition, LogDirectory] = {}
         self._order = CheckpointOrder()
         #: logs that are gone, while the checkpoints on the disk may still speak of them
         self._forgotten: set[TopicPartition] = set()
+        self._finish_moves()
+        #: copies that an earlier run did not finish, and the data directories they are in
+        self._unfinished = {
+            (topic_partition, directory.path) for topic_partition, directory, _ in self.future_folders()
+        }
 
     @classmethod
     def open(
@@ -261,8 +283,14 @@ class LogDirectories:
 
     # Opening logs
 
-    def stored_partitions(self) -> list[StoredPartition]:
-        """The logs found in the data directories, by folder name."""
+    def stored_partitions(
+        self, believed: Callable[[TopicPartition], str] = lambda _: MIGRATING_DIRECTORY
+    ) -> list[StoredPartition]:
+        """The logs found in the data directories, by folder name.
+
+        `believed` tells the id of the directory in which the cluster believes a log to be. Of several folders
+        of one log it decides: the others are left from a time when their directory was away.
+        """
         found: dict[TopicPartition, StoredPartition] = {}
         for directory in self.directories:
             for name in self._disk.list(directory.path):
@@ -272,9 +300,28 @@ class LogDirectories:
                     continue
                 stored = StoredPartition(topic_partition, directory, path)
                 if topic_partition in found:
-                    stored = self._the_moved_one(found[topic_partition], stored)
+                    stored = self._the_true_one(found[topic_partition], stored, believed(topic_partition))
                 found[topic_partition] = stored
         return list(found.values())
+
+    def _the_true_one(self, one: StoredPartition, other: StoredPartition, believed: str) -> StoredPartition:
+        """Of two folders of a log, the one that the cluster counts on; the other is set aside."""
+        true = [each for each in (one, other) if each.directory.directory_id == believed]
+        if not true and believed != MIGRATING_DIRECTORY:
+            true = [each for each in (one, other) if self._is_leaving(each.path, believed)]
+        if len(true) != 1:
+            return self._the_moved_one(one, other)
+        (kept,) = true
+        stale = other if kept is one else one
+        aside = self.set_aside(stale, uuid4())
+        logger.warning("%s is in %s; what was in %s was set aside as %s", *kept[:2], stale.directory, aside)
+        return kept
+
+    def _is_leaving(self, folder: str, believed: str) -> bool:
+        """Whether the log in a folder was about to move when a stop came: to where the cluster believes it,
+        or to where it is not any more."""
+        target = read_moving_to(self._disk, folder)
+        return target is not None and believed in (target, LOST_DIRECTORY)
 
     def _the_moved_one(self, one: StoredPartition, other: StoredPartition) -> StoredPartition:
         """Of two folders of a log, the one that took the other's place when a crash came; the other goes."""
@@ -332,23 +379,62 @@ class LogDirectories:
         now_ms: int,
         topic_id: UUID | None = None,
         producer_id_expiration_ms: int = 86_400_000,
+        directory_id: str = UNASSIGNED_DIRECTORY,
     ) -> PartitionLog:
-        """The log of a partition; a new one begins in the data directory with the fewest logs."""
+        """The log of a partition. A new one begins in the directory of the id or, if that is none of them, in
+        the one with the fewest logs."""
         log = self.logs.get(topic_partition)
         if log is not None:
             return log
-        name = str(topic_partition)
-        directory = next(
-            (each for each in self.directories if self._disk.is_directory(f"{each.path}/{name}")), None
-        )
+        directory = self.directory_with(topic_partition)
         if directory is None:
             if topic_partition in self._forgotten:
                 self._checkpoint_forgotten()
-            directory = self.preferred.pop(topic_partition, None)
+            directory = self.directory_by_id(directory_id)
         if directory is None:
             directory = min(self.directories, key=lambda each: each.log_count)
-        stored = StoredPartition(topic_partition, directory, f"{directory.path}/{name}")
+        stored = StoredPartition(topic_partition, directory, f"{directory.path}/{topic_partition}")
         return self._open_log(stored, config, now_ms, producer_id_expiration_ms, topic_id)
+
+    def directory_with(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        """The data directory that has the folder of a partition; None if it has none."""
+        name = str(topic_partition)
+        for directory in self.directories:
+            if self._disk.is_directory(f"{directory.path}/{name}"):
+                return directory
+        return None
+
+    def home_of(self, topic_partition: TopicPartition, believed: str) -> Home:
+        """Where the log of a replica is that the cluster believes in the directory of this id.
+
+        A log that is in another directory is the right one in two cases: it was about to move when a stop
+        came, or its folder was moved by hand while the broker was down. If the directory is there and has
+        only an unfinished copy, the log was in one that is gone. If the directory is not there, a log
+        somewhere else may be a copy of any age.
+        """
+        found = self.directory_with(topic_partition)
+        expected = self.directory_by_id(believed)
+        if found is None:
+            unfinished = expected is not None and (topic_partition, expected.path) in self._unfinished
+            return Home(None, offline=unfinished or self._is_gone(believed), lost=unfinished)
+        if found is expected or believed in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+            return Home(found)
+        if expected is not None or self._is_leaving(f"{found.path}/{topic_partition}", believed):
+            return Home(found)
+        return Home(found, offline=True)
+
+    def forget_unfinished_copies(self) -> None:
+        """The cluster knows where every log is: what is left of earlier moves tells nothing any more."""
+        self._unfinished.clear()
+
+    def _is_gone(self, believed: str) -> bool:
+        if believed in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+            return False
+        return self.directory_by_id(believed) is None
+
+    def directory_by_id(self, directory_id: str) -> LogDirectory | None:
+        """The data directory of this id; None if it is none of them."""
+        return next((each for each in self.directories if each.directory_id == directory_id), None)
 
     def _open_log(
         self,
@@ -420,6 +506,15 @@ class LogDirectories:
             for name in self._disk.list(directory.path)
             if name.endswith(FUTURE_SUFFIX) and self._disk.is_directory(f"{directory.path}/{name}")
         ]
+
+    def _finish_moves(self) -> None:
+        """Give copies the name of the log whose place they were about to take when a crash came."""
+        for topic_partition, directory, folder in self.future_folders():
+            if topic_partition is None or self.directory_with(topic_partition) is not None:
+                continue
+            if is_moved_here(self._disk, folder):
+                self._disk.rename(folder, f"{directory.path}/{topic_partition}")
+                self._disk.sync_directory(directory.path)
 
     # Deleting logs
 

@@ -64,8 +64,8 @@ class DoorUnderTest:
     def start(self) -> "DoorUnderTest":
         self.metadata.load()
         self.metadata.listen(lambda old, new, records: self.images.append(self.metadata.sequence))
-        registration = Registration({"PLAINTEXT": Endpoint("host", 9000 + self.broker_id)}, None, "disk")
-        self.metadata.start(registration, self.started.append)
+        registration = Registration({"PLAINTEXT": Endpoint("host", 9000 + self.broker_id)}, None, ("disk",))
+        self.metadata.start(lambda: registration, self.started.append)
         return self
 
     # -- the background port

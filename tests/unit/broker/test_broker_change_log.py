@@ -35,7 +35,7 @@ TOPIC_ID = UUID(int=7)
 RECORDS: list[MetadataRecord] = [
     ClusterRecord("c"),
     ControllerRecord(3, 9),
-    BrokerRecord(1, {"PLAINTEXT": Endpoint("höst", 1)}, "rack", 4, "life", True, False, "disk"),
+    BrokerRecord(1, {"PLAINTEXT": Endpoint("höst", 1)}, "rack", 4, "life", True, False, ("disk",)),
     RemoveBrokerRecord(2),
     TopicRecord("t.x_y-z", TOPIC_ID),
     PartitionRecord("t.x_y-z", 0, 1, 5, (1, 2, 3), (1, 3), 6, (3,), (2,)),

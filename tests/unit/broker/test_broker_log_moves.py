@@ -222,7 +222,7 @@ def test_a_crash_anywhere_leaves_one_whole_log(step: int, power_cut: bool) -> No
     except Crash:
         crashed = True
     fresh = disk.crash() if power_cut else disk.kill()
-    again = NodeUnderTest(fresh, node.store, log_dirs="/one,/two")
+    again = NodeUnderTest(fresh, node.store.reopen(), log_dirs="/one,/two")
     data = content(again)
     assert [value for value in values if value not in data] == []
     finish(again)

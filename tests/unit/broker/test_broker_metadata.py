@@ -56,7 +56,7 @@ def opened(store: SimulatedStore) -> Metadata:
     """The metadata of a broker that became the controller of its cluster of one."""
     metadata = loaded(store)
     started: list[Refused | None] = []
-    metadata.start(Registration({"PLAINTEXT": Endpoint("host", 9092)}), started.append)
+    metadata.start(lambda: Registration({"PLAINTEXT": Endpoint("host", 9092)}), started.append)
     assert started == [None] and metadata.is_controller
     return metadata
 

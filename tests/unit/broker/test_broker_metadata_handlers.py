@@ -52,7 +52,8 @@ class Node:
             endpoints = {"PLAINTEXT": Endpoint(f"host{broker_id}", 9000 + broker_id)}
             rack = f"rack{broker_id}"
             if broker_id == self.node_id:
-                self.metadata.start(Registration(endpoints, rack), lambda refused: None)
+                registration = Registration(endpoints, rack)
+                self.metadata.start(lambda told=registration: told, lambda refused: None)
                 continue
             live = LiveBroker(broker_id, f"life of {broker_id}", endpoints, rack)
             self.others.append(other := cluster.open())

@@ -38,6 +38,8 @@ def same_everywhere(cluster: InMemoryCluster, topic: str, index: int = 0) -> Cal
             return False
         state = cluster.state(topic, index)
         living = [node.node_id for node in cluster.living if node.node_id in state.replicas]
+        if not all(cluster.broker(node_id).replica(topic, index) for node_id in living):
+            return False
         replicas = [cluster.replica(node_id, topic, index) for node_id in living]
         return (
             set(state.isr) >= set(living)

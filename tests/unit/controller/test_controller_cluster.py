@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tidelog.controller.commands import (
     AlterConfigs,
     AlterReassignments,
+    AssignReplicas,
     BrokersChanged,
     BrokerShuttingDown,
     ChangeIsr,
@@ -31,6 +33,7 @@ from tidelog.controller.commands import (
     Reassignment,
     RebalanceLeaders,
     ReplicaLog,
+    ReplicaPlacement,
     ReportReplicaLogs,
     Result,
     ShutDownBroker,
@@ -60,7 +63,10 @@ class Cluster:
         self.sequence = 100
         self.live = {
             broker_id: LiveBroker(
-                broker_id, "first", {"PLAINTEXT": Endpoint(f"b{broker_id}", 9092)}, None, f"disk-{broker_id}"
+                broker_id,
+                "first",
+                {"PLAINTEXT": Endpoint(f"b{broker_id}", 9092)},
+                directories=(f"disk-{broker_id}",),
             )
             for broker_id in range(1, broker_count + 1)
         }
@@ -75,7 +81,7 @@ class Cluster:
             self.sequence += 1
         return decision.results
 
-    def lives(self, *broker_ids: int, incarnation: str = "first", **changes: str) -> None:
+    def lives(self, *broker_ids: int, incarnation: str = "first", **changes: Any) -> None:
         """Only these live now (all, if none is named); those that were not alive before get `incarnation`."""
         for broker_id in broker_ids:
             known = self.image.brokers.get(broker_id)
@@ -84,10 +90,16 @@ class Cluster:
         live = tuple(self.live[broker_id] for broker_id in broker_ids or self.live)
         assert self.run(BrokersChanged(live, self.sequence)) == (Done(),)
 
-    def restarts(self, broker_id: int, incarnation: str = "second", **changes: str) -> None:
+    def restarts(self, broker_id: int, incarnation: str = "second", **changes: Any) -> None:
         """A broker ends and begins again before the controller looks."""
         self.live[broker_id] = replace(self.live[broker_id], incarnation=incarnation, **changes)
         self.lives()
+
+    def places(self, broker_id: int, directory: str) -> Result:
+        """A broker tells where its replica of a-0 is."""
+        placement = ReplicaPlacement(self.image.topics["a"].topic_id, 0, directory)
+        [result] = self.run(AssignReplicas(broker_id, self.image.brokers[broker_id].epoch, (placement,)))
+        return result
 
     def create(self, name: str, *replicas: tuple[int, ...], **configs: str) -> None:
         named = {key.replace("_", "."): value for key, value in configs.items()}
@@ -231,28 +243,31 @@ def test_a_lost_disk_is_no_copy() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2), (2, 1))
     cluster.lives(2, 3)
-    cluster.lives(1, 2, 3, incarnation="second", disk_id="new-disk")
-    assert cluster.a0().lost_disk_id == ""
-    cluster.change((2, 1))
+    cluster.lives(1, 2, 3, incarnation="second", directories=("new-disk",))
+    assert cluster.a0().directory_of(1) == "disk-1"
+    assert code(cluster.change((2, 1))) is ErrorCode.INELIGIBLE_REPLICA
+    cluster.places(1, "new-disk")
+    assert cluster.change((2, 1)) == IsrChanged(cluster.a0())
     cluster.lives(1, 3)
-    cluster.restarts(1, "third", disk_id="newer-disk")
+    cluster.restarts(1, "third", directories=("newer-disk",))
     lost = cluster.a0()
-    assert (lost.leader, lost.elr, lost.lost_disk_id) == (NO_LEADER, (1,), "new-disk")
+    assert (lost.leader, lost.elr, lost.directory_of(1)) == (NO_LEADER, (1,), "new-disk")
     cluster.lives()
     assert cluster.a0() == lost, "it stays lost when the broker is seen again"
     assert code(cluster.elect(ElectionType.PREFERRED, A0)) is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    cluster.restarts(1, "fourth", disk_id="new-disk")
-    assert (cluster.a0().leader, cluster.a0().lost_disk_id) == (1, ""), "the disk was found"
+    cluster.restarts(1, "fourth", directories=("new-disk",))
+    assert cluster.a0().leader == 1, "the disk was found"
 
 
 def test_an_unclean_election_prefers_an_old_copy_to_none() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2))
     cluster.change((1,))
-    cluster.restarts(1, disk_id="new-disk")
+    cluster.restarts(1, directories=("new-disk",))
     assert cluster.a0().leader == NO_LEADER
     assert cluster.elect(ElectionType.UNCLEAN, A0) is None
-    assert (cluster.a0().leader, cluster.a0().isr, cluster.a0().lost_disk_id) == (2, (2,), "")
+    assert (cluster.a0().leader, cluster.a0().isr) == (2, (2,))
+    assert cluster.a0().unclean_leader_epoch == cluster.a0().leader_epoch
 
 
 # ------------------------------------------------------------ unclean elections
@@ -444,10 +459,10 @@ def test_an_unregistered_broker_is_forgotten() -> None:
     assert code(cluster.run(UnregisterBroker(1))[0]) is ErrorCode.BROKER_ID_NOT_REGISTERED
     # Its only copy is remembered by its disk.
     alone = cluster.image.topics["b"].partitions[0]
-    assert (alone.leader, alone.elr, alone.lost_disk_id) == (NO_LEADER, (1,), "disk-1")
-    cluster.lives(1, 2, 3, incarnation="second", disk_id="other")
+    assert (alone.leader, alone.elr, alone.directory_of(1)) == (NO_LEADER, (1,), "disk-1")
+    cluster.lives(1, 2, 3, incarnation="second", directories=("other",))
     assert cluster.image.topics["b"].partitions[0].leader == NO_LEADER
-    cluster.restarts(1, "third", disk_id="disk-1")
+    cluster.restarts(1, "third", directories=("disk-1",))
     assert cluster.image.topics["b"].partitions[0].leader == 1
 
 
@@ -522,7 +537,14 @@ def test_leaders_are_rebalanced_above_the_threshold_only() -> None:
 def _led_by_2(cluster: Cluster) -> PartitionRecord:
     partition = cluster.a0()
     return PartitionRecord(
-        "a", 0, 2, partition.leader_epoch + 1, (1, 2), (1, 2), partition.partition_epoch + 1
+        "a",
+        0,
+        2,
+        partition.leader_epoch + 1,
+        (1, 2),
+        (1, 2),
+        partition.partition_epoch + 1,
+        directories=partition.directories,
     )
 
 

@@ -1,6 +1,7 @@
 """What holds after every decision, whatever happens in whatever order.
 
-A world of brokers that start, die, lose power or their disks and come back is played from a seed. It keeps
+A world of brokers that start, die, lose power or log directories, find directories again, move replicas
+between them and come back is played from a seed. It keeps
 book of the copies: a write is committed when every member of the ISR has it, and a leader that was elected
 cleanly must have everything that was committed. A power cut takes a part of what was not synced, and the
 broker says so when it returns. The leader of an unclean recovery must have all that is left on the disks of
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from machines import Log, Machine
 
 from tidelog.controller.commands import (
     AlterConfigs,
     AlterReassignments,
+    AssignReplicas,
     BrokersChanged,
     BrokerShuttingDown,
     ChangeIsr,
@@ -32,6 +35,7 @@ from tidelog.controller.commands import (
     ElectionType,
     ElectLeaders,
     ElectOffline,
+    FailDirectories,
     IsrChange,
     LeadersElected,
     LiveBroker,
@@ -39,6 +43,7 @@ from tidelog.controller.commands import (
     Reassignment,
     RebalanceLeaders,
     ReplicaLog,
+    ReplicaPlacement,
     ReportReplicaLogs,
     Result,
     ShutDownBroker,
@@ -47,7 +52,7 @@ from tidelog.controller.commands import (
     UnregisterBroker,
 )
 from tidelog.controller.machine import Controller
-from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
 from tidelog.model.image import ClusterImage, PartitionImage
 from tidelog.model.metadata import MetadataRecord, PartitionRecord, record_from_entry
 from tidelog.model.settings import BrokerSettings
@@ -56,23 +61,6 @@ BROKER_IDS = range(1, 6)
 TOPICS = ("a", "b", "c")
 UNCLEAN = "unclean.leader.election.enable"
 MIN_ISR = "min.insync.replicas"
-Copy = tuple[str, int, int, str]
-
-
-@dataclass
-class Machine:
-    """A broker as it really is, whatever the controller knows of it."""
-
-    broker_id: int
-    incarnation: int = 0
-    disk: int = 0
-    running: bool = False
-    #: a power cut took the end of its logs, and the cluster does not know it yet
-    unclean: bool = False
-
-    def live(self) -> LiveBroker:
-        rack = f"rack{self.broker_id % 2}"
-        return LiveBroker(self.broker_id, str(self.incarnation), {}, rack, f"disk-{self.disk}", self.unclean)
 
 
 @dataclass
@@ -80,11 +68,10 @@ class World:
     seed: int
     image: ClusterImage = field(default_factory=ClusterImage)
     sequence: int = 0
-    #: per partition, how much was committed; and how much of it a disk of a broker has
+    #: per partition, how much was committed
     committed: dict[TopicPartition, int] = field(default_factory=dict)
-    copies: dict[Copy, int] = field(default_factory=dict)
-    #: how much of each copy a power cut leaves
-    synced: dict[Copy, int] = field(default_factory=dict)
+    #: what a running broker said of itself when it registered
+    said: dict[int, LiveBroker] = field(default_factory=dict)
     #: the leader epochs under which the committed records of a partition were written, by where they began
     epochs: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
@@ -92,11 +79,16 @@ class World:
     unclean_count: int = 0
     recovered_count: int = 0
     eligible_count: int = 0
+    offline_count: int = 0
+    healing: bool = False
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.controller = Controller(BrokerSettings.resolve({}))
-        self.machines = {broker_id: Machine(broker_id, disk=broker_id) for broker_id in BROKER_IDS}
+        self.machines = {broker_id: Machine(broker_id) for broker_id in BROKER_IDS}
+        for machine in self.machines.values():
+            for _ in range(self.random.randint(1, 3)):
+                machine.add_directory()
         for broker_id in self.random.sample(BROKER_IDS, 3):
             self.start(broker_id)
         self.notice()
@@ -107,24 +99,14 @@ class World:
         machine = self.machines[broker_id]
         machine.incarnation += 1
         machine.running = True
-
-    def wipe(self, broker_id: int) -> None:
-        self.machines[broker_id].disk += 100
-
-    def cut_power(self, broker_id: int) -> None:
-        """What was not synced is gone, or a part of it; nobody knows before the machine starts again."""
-        machine = self.machines[broker_id]
-        machine.running = False
-        machine.unclean = True
-        for copy, level in self.copies.items():
-            if copy[2] == broker_id:
-                self.copies[copy] = self.random.randint(min(self.synced.get(copy, 0), level), level)
+        machine.settle_folders(self.image)
+        self.said[broker_id] = machine.live(self.image)
 
     def notice(self) -> None:
         self.run(self.brokers_changed())
         for machine in self.machines.values():
             if self.registered(machine.broker_id):
-                machine.unclean = False
+                machine.unclean.difference_update(machine.directories)
                 if self.random.random() < 0.8:
                     self.report(machine.broker_id)
 
@@ -133,8 +115,11 @@ class World:
         logs = []
         for name, partition in self.partitions():
             if partition.leader == NO_LEADER and broker_id in partition.replicas:
-                end = self.copies.get(self.copy(name, broker_id), 0)
-                topic_id = self.image.topics[name.topic].topic_id
+                topic_id, machine = self.image.topics[name.topic].topic_id, self.machines[broker_id]
+                home = machine.home(self.log(name))
+                if home is None or home != partition.directory_of(broker_id):
+                    continue
+                end = machine.logs[home][self.log(name)]
                 last_epoch = self.epoch_at(name, end)
                 logs.append(ReplicaLog(topic_id, name.partition, partition.leader_epoch, last_epoch, end))
         if logs:
@@ -147,7 +132,8 @@ class World:
         return int(self.image.topics[name.topic].configs.get(MIN_ISR, "1"))
 
     def brokers_changed(self) -> BrokersChanged:
-        live = tuple(machine.live() for machine in self.machines.values() if machine.running)
+        running = [machine.broker_id for machine in self.machines.values() if machine.running]
+        live = tuple(self.said[broker_id] for broker_id in running)
         return BrokersChanged(live, self.sequence)
 
     def registered(self, broker_id: int) -> bool:
@@ -155,10 +141,118 @@ class World:
         machine, known = self.machines[broker_id], self.image.brokers.get(broker_id)
         return machine.running and known is not None and known.incarnation == str(machine.incarnation)
 
-    def copy(self, name: TopicPartition, broker_id: int) -> Copy:
-        """The copy on the disk that the controller knows."""
-        known = self.image.brokers[broker_id]
-        return (*name, broker_id, known.disk_id)
+    def log(self, name: TopicPartition) -> Log:
+        return (self.image.topics[name.topic].topic_id, name.partition)
+
+    def level(
+        self,
+        name: TopicPartition,
+        broker_id: int,
+        partition: PartitionImage | PartitionRecord,
+        *,
+        online: bool = False,
+    ) -> int:
+        """How much the copy has that the cluster counts on; `online`: where the cluster can reach it."""
+        believed = partition.directories[partition.replicas.index(broker_id)]
+        machine, log = self.machines[broker_id], self.log(name)
+        home = machine.believed_home(log, believed)
+        if home is None or (online and home not in self.image.brokers[broker_id].directories):
+            return 0
+        return machine.logs[home][log]
+
+    def in_doubt(self, name: TopicPartition, broker_id: int, partition: PartitionImage) -> bool:
+        """Whether the end of a copy is gone in a power cut, and the cluster does not know it yet."""
+        machine = self.machines[broker_id]
+        home = machine.believed_home(self.log(name), partition.directory_of(broker_id))
+        return home in machine.unclean
+
+    def open_replicas(self) -> None:
+        """Every registered broker opens the logs that it may; it tells where it begins one anew."""
+        for machine in self.machines.values():
+            if not self.registered(machine.broker_id):
+                continue
+            machine.forget_moves()
+            for name, _ in self.partitions():
+                partition = self.image.partition(*name)
+                if partition is not None and machine.broker_id in partition.replicas:
+                    self.open_replica(machine, name, partition)
+
+    def open_replica(self, machine: Machine, name: TopicPartition, partition: PartitionImage) -> None:
+        log, broker_id = self.log(name), machine.broker_id
+        believed, home = partition.directory_of(broker_id), machine.home(self.log(name))
+        if home == believed or (home is not None and machine.moving_to[home].get(log)):
+            return
+        counted_on = partition.counts_on(broker_id)
+        if believed in machine.directories and home is None:
+            assert log not in machine.unfinished[believed] or not counted_on
+            machine.begin(log, believed)
+        elif not counted_on and (self.healing or self.random.random() < 0.7):
+            if home is None:
+                home = self.random.choice(machine.directories)
+                machine.begin(log, home)
+            self.assign(machine, log, home)
+        else:
+            self.offline_count += counted_on
+
+    def assign(self, machine: Machine, log: Log, directory: str) -> Result:
+        epoch = self.image.brokers[machine.broker_id].epoch
+        [result] = self.run(
+            AssignReplicas(machine.broker_id, epoch, (ReplicaPlacement(*log, directory),)), opening=False
+        )
+        return result
+
+    def has_online(self, broker_id: int, name: TopicPartition) -> bool:
+        return self.registered(broker_id) and self.machines[broker_id].home(self.log(name)) is not None
+
+    def move(self) -> None:
+        """A broker moves a replica to another of its directories, or goes on with it, or takes it back."""
+        machine = self.machines[self.random.choice(BROKER_IDS)]
+        logs = [(home, log) for home in machine.directories for log in machine.logs[home]]
+        if not self.registered(machine.broker_id) or not logs:
+            return
+        home, log = self.random.choice(logs)
+        topic = self.image.topic_by_id(log[0])
+        state = None if topic is None else self.image.partition(topic.name, log[1])
+        if state is None or machine.broker_id not in state.replicas:
+            return
+        believed, target = state.directory_of(machine.broker_id), machine.moving_to[home].get(log)
+        if target is None:
+            others = [each for each in machine.directories if each != home]
+            if others and believed == home:
+                target = self.random.choice(others)
+                machine.moving_to[home][log] = target
+                machine.unfinished[target].add(log)
+                if self.random.random() < 0.8:
+                    self.assign(machine, log, target)
+            return
+        if believed == target and target in machine.directories and self.random.random() < 0.7:
+            machine.logs[target][log] = machine.synced[target][log] = machine.logs[home].pop(log)
+        elif believed != home and self.assign(machine, log, home) != Done():
+            return
+        del machine.moving_to[home][log]
+        machine.unfinished[target].discard(log)
+
+    def fail_directory(self) -> None:
+        """A directory of a running broker fails; it tells so, or ends before it does."""
+        machine = self.machines[self.random.choice(BROKER_IDS)]
+        if len(machine.directories) == 1 or not self.registered(machine.broker_id):
+            return
+        failed = self.random.choice(machine.directories)
+        machine.directories.remove(failed)
+        if self.random.random() < 0.2:
+            machine.running = False
+            return
+        lost = []
+        for name, state in self.partitions():
+            log = self.log(name)
+            here = machine.broker_id in state.replicas and log in machine.logs[failed]
+            if here and state.directory_of(machine.broker_id) != failed:
+                lost.append(ReplicaPlacement(*log, LOST_DIRECTORY))
+        epoch = self.image.brokers[machine.broker_id].epoch
+        assert self.run(FailDirectories(machine.broker_id, epoch, (failed,), tuple(lost))) == (Done(),)
+        assert failed not in self.image.brokers[machine.broker_id].directories
+        for directory in machine.directories:
+            machine.unfinished[directory] -= {(each.topic_id, each.partition) for each in lost}
 
     def partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
         return [
@@ -175,7 +269,7 @@ class World:
             for change in command.changes:
                 if change.topic_id == topic_id and change.partition == name.partition:
                     needed |= set(change.isr)
-        if partition.leader == NO_LEADER or not all(self.registered(member) for member in needed):
+        if partition.leader == NO_LEADER or not all(self.has_online(member, name) for member in needed):
             return
         if partition.elr or len(partition.isr) < min(self.min_isr(name), len(partition.replicas)):
             return
@@ -184,10 +278,16 @@ class World:
         if not epochs or epochs[-1][0] < partition.leader_epoch:
             epochs.append((partition.leader_epoch, self.committed[name] - 1))
         for member in needed:
-            copy = self.copy(name, member)
-            self.copies[copy] = self.committed[name]
-            if self.random.random() < 0.2:
-                self.synced[copy] = self.committed[name]
+            self.fill(name, member, synced=self.random.random() < 0.2)
+
+    def fill(self, name: TopicPartition, broker_id: int, *, synced: bool = False) -> None:
+        """A replica has everything that was committed."""
+        machine, log = self.machines[broker_id], self.log(name)
+        home = machine.home(log)
+        assert home is not None
+        machine.logs[home][log] = self.committed.get(name, 0)
+        if synced:
+            machine.synced[home][log] = machine.logs[home][log]
 
     def isr_change(self, name: TopicPartition, partition: PartitionImage, isr: tuple[int, ...]) -> ChangeIsr:
         brokers = self.image.brokers
@@ -211,9 +311,9 @@ class World:
                 continue
             if replica in partition.isr and replica in self.image.brokers:
                 isr.append(replica)
-            elif self.registered(replica):
+            elif self.has_online(replica, name):
                 isr.append(replica)
-                self.copies[self.copy(name, replica)] = self.committed.get(name, 0)
+                self.fill(name, replica)
         self.random.shuffle(isr)
         command = self.isr_change(name, partition, tuple(isr))
         self.late.append(command)
@@ -227,7 +327,7 @@ class World:
 
     # ------------------------------------------------------------ what the controller decides
 
-    def run(self, command: Command) -> tuple[Result, ...]:
+    def run(self, command: Command, *, opening: bool = True) -> tuple[Result, ...]:
         before = self.image
         decision = self.controller.handle(command, before, self.random)
         assert len(decision.results) == command.item_count
@@ -248,6 +348,8 @@ class World:
         again = self.controller.handle(command, self.image, self.random)
         assert again.records == (), f"decided twice: {command}"
         self.keep_book(command, decision.results)
+        if opening and decision.records:
+            self.open_replicas()
         return decision.results
 
     def check_state(self, name: TopicPartition, partition: PartitionImage) -> None:
@@ -262,13 +364,19 @@ class World:
             unfit = [member for member in partition.isr if not brokers[member].active]
             assert not unfit or partition.isr == (partition.leader,), f"{name}: {unfit} in the ISR"
         else:
-            able = [member for member in eligible if member in brokers and brokers[member].active]
-            assert not able or partition.lost_disk_id, f"{name} has no leader though {able} could lead"
+            able = [
+                member
+                for member in eligible
+                if member in brokers
+                and brokers[member].active
+                and brokers[member].has_online(partition.directory_of(member))
+            ]
+            assert not able, f"{name} has no leader though {able} could lead"
         for member in (*partition.isr, *partition.elr):
-            if self.machines[member].unclean or len(partition.replicas) == 1:
+            if self.in_doubt(name, member, partition) or len(partition.replicas) == 1:
                 continue  # nobody knows, or nobody can do anything about it
-            if member in brokers and not partition.lost_disk_id:
-                has = self.copies.get(self.copy(name, member), 0)
+            if partition.directory_of(member) != LOST_DIRECTORY:
+                has = self.level(name, member, partition)
                 assert has >= self.committed.get(name, 0), f"{name}: broker {member} is not in sync"
         if partition.reassigning and partition.leader != NO_LEADER:
             in_sync = [member for member in partition.isr if brokers[member].active]
@@ -300,7 +408,7 @@ class World:
             assert earlier is not None
             if partition.leader in fresh:
                 assert partition.leader_epoch > earlier.leader_epoch
-            if not steady.isdisjoint(earlier.isr) and not earlier.lost_disk_id:
+            if any(member in steady and member in partition.isr for member in earlier.isr):
                 assert fresh.isdisjoint(partition.isr), f"{name}: a new life stayed in the ISR"
 
     def check_step(self, command: Command, before: PartitionImage | None, after: PartitionRecord) -> None:
@@ -332,7 +440,7 @@ class World:
         """A new leader has what it must have; then what it does not have is given up."""
         if self.machines[after.leader].unclean and not self.registered(after.leader):
             return  # its end is not noticed yet: nobody will hear of its leadership
-        has = self.copies.get(self.copy(name, after.leader), 0)
+        has = self.level(name, after.leader, after, online=True)
         unclean = after.unclean_leader_epoch == after.leader_epoch
         alone = len(after.replicas) == 1
         assert unclean or alone or has >= self.committed.get(name, 0), (
@@ -346,7 +454,7 @@ class World:
             allowed = self.image.topics[after.topic].configs.get(UNCLEAN) == "true"
             holders = (*before.isr, *before.elr, *before.last_known_elr)
             known = [holder for holder in holders if holder in self.image.brokers]
-            left = max((self.copies.get(self.copy(name, holder), 0) for holder in known), default=0)
+            left = max((self.level(name, holder, before, online=True) for holder in known), default=0)
             if asked or allowed:
                 self.unclean_count += has < self.committed.get(name, 0)
             else:
@@ -356,10 +464,6 @@ class World:
             self.committed[name] = has
             epochs = [entry for entry in self.epochs.get(name, ()) if entry[1] < has]
             self.epochs[name] = epochs
-        # Whoever follows now has what the leader has, no more.
-        for copy, level in self.copies.items():
-            if copy[:2] == name and level > has:
-                self.copies[copy] = has if copy[2] in after.isr else level
 
     def keep_book(self, command: Command, results: tuple[Result, ...]) -> None:
         if isinstance(command, AlterReassignments):
@@ -380,7 +484,6 @@ class World:
             self.committed = {
                 name: level for name, level in self.committed.items() if name.topic in self.image.topics
             }
-            self.copies = {copy: level for copy, level in self.copies.items() if copy[0] in self.image.topics}
 
     # ------------------------------------------------------------ one random step
 
@@ -394,8 +497,12 @@ class World:
             name, partition = self.random.choice(self.partitions())
             self.write(name, partition)
             self.ask_for_isr(name, partition)
-        elif draw < 0.8 and self.late:
+        elif draw < 0.75 and self.late:
             self.deliver(self.random.choice(self.late))
+        elif draw < 0.82:
+            self.move()
+        elif draw < 0.85:
+            self.fail_directory()
         else:
             self.run(self.administration())
 
@@ -406,7 +513,7 @@ class World:
             if self.random.random() < 0.4:
                 self.run(self.shut_down(machine.broker_id))
         if self.random.random() < 0.15:
-            self.wipe(machine.broker_id)
+            machine.lose_directories(self.random)
         if self.random.random() < 0.6:
             # Sometimes before anybody noticed the end.
             self.start(machine.broker_id)
@@ -417,7 +524,7 @@ class World:
         """Several machines lose their power, and come back in any order."""
         cut = self.random.sample(BROKER_IDS, self.random.choice((1, 2, 5)))
         for broker_id in cut:
-            self.cut_power(broker_id)
+            self.machines[broker_id].cut_power(self.random)
         if self.random.random() < 0.5:
             self.notice()
         for broker_id in cut:
@@ -474,20 +581,29 @@ class World:
 
     def heal(self) -> None:
         """Every broker runs; what cannot be led cleanly is led anyhow; then all catch up."""
+        self.healing = True
         for machine in self.machines.values():
             known = self.image.brokers.get(machine.broker_id)
             if not self.registered(machine.broker_id) or (known is not None and known.shutting_down):
                 self.start(machine.broker_id)
         self.late.clear()
         self.notice()
+        for machine in self.machines.values():
+            for home in machine.directories:
+                for log in list(machine.moving_to[home]):
+                    self.assign(machine, log, home)
+                    del machine.moving_to[home][log]
         offline = tuple(name for name, partition in self.partitions() if partition.leader == NO_LEADER)
         [elected] = self.run(ElectLeaders(ElectionType.UNCLEAN, offline))
         assert isinstance(elected, LeadersElected) and all(refused is None for _, refused in elected.outcomes)
         for _ in range(2):
-            for name, partition in self.partitions():
+            self.open_replicas()
+            for name, _ in self.partitions():
+                partition = self.image.partition(*name)
+                assert partition is not None
                 if set(partition.isr) != set(partition.replicas) or partition.reassigning:
                     for replica in partition.replicas:
-                        self.copies[self.copy(name, replica)] = self.committed.get(name, 0)
+                        self.fill(name, replica)
                     self.run(self.isr_change(name, partition, partition.replicas))
         self.run(ElectLeaders(ElectionType.PREFERRED))
         for name, partition in self.partitions():
@@ -505,8 +621,8 @@ def check_stored(record: MetadataRecord) -> None:
 
 @pytest.mark.parametrize("chunk", range(20))
 def test_random_histories(chunk: int) -> None:
-    unclean_count = recovered_count = eligible_count = 0
-    for seed in range(chunk * 100, chunk * 100 + 100):
+    unclean_count = recovered_count = eligible_count = offline_count = 0
+    for seed in range(chunk * 70, chunk * 70 + 70):
         world = World(seed)
         try:
             for _ in range(40):
@@ -517,6 +633,8 @@ def test_random_histories(chunk: int) -> None:
         unclean_count += world.unclean_count
         recovered_count += world.recovered_count
         eligible_count += world.eligible_count
+        offline_count += world.offline_count
     assert unclean_count > 0, "the histories are too tame to lose anything anywhere"
     assert recovered_count > 0, "the longest log was never looked for"
     assert eligible_count > 0, "nobody was elected from an ELR"
+    assert offline_count > 0, "no replica that is counted on ever lost its directory"

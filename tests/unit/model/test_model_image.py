@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from tidelog.model.identifiers import LOST_DIRECTORY, MIGRATING_DIRECTORY
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (
     ALL_BROKERS,
@@ -48,11 +49,12 @@ def with_orders(partition_count: int = 3) -> ClusterImage:
         ControllerRecord(3, 9),
         BrokerRecord(2, {"A": Endpoint("host", 1), "B": Endpoint("::1", 2)}, None),
         BrokerRecord(2, {}, "rack-é"),
-        BrokerRecord(2, {}, None, 7, "life-1", alive=False, shutting_down=True, disk_id="disk-1"),
+        BrokerRecord(2, {}, None, 7, "life-1", alive=False, shutting_down=True),
+        BrokerRecord(2, {}, directories=("disk-1", "disk-2"), offline_directories=2),
         TopicRecord("orders", ORDERS),
         PartitionRecord("orders", 12, -1, 4, (3, 1, 2), (), 7),
         PartitionRecord("orders", 2, 1, 4, (3, 1, 2), (1,), 7, (3,), (2,)),
-        PartitionRecord("orders", 2, -1, 4, (3, 1, 2), (1,), 7, lost_disk_id="disk-1"),
+        PartitionRecord("orders", 2, -1, 4, (3, 1, 2), (1,), 7, directories=("disk-3", "disk-1", "disk-2")),
         ConfigRecord(TOPIC_RESOURCE, "orders", {"retention.ms": "5"}),
         ConfigRecord(TOPIC_RESOURCE, "default", {"retention.ms": "5"}),
         ConfigRecord(BROKER_RESOURCE, "7", {"log.retention.ms": "5"}),
@@ -76,6 +78,17 @@ def test_what_older_versions_stored_still_reads() -> None:
     assert [value for _, value in read.writes()] == [
         b'{"isr":[1],"leader":1,"leader_epoch":2,"partition_epoch":3,"replicas":[1]}'
     ]
+    broker_value = b'{"endpoints":{},"rack":null,"disk_id":"disk-1"}'
+    assert record_from_entry("brokers/2", broker_value) == BrokerRecord(
+        2, {}, directories=("disk-1", MIGRATING_DIRECTORY)
+    )
+    lost_value = (
+        b'{"leader":-1,"leader_epoch":2,"replicas":[2,1],"isr":[1],"partition_epoch":3,'
+        b'"lost_disk_id":"disk-1"}'
+    )
+    assert record_from_entry("partitions/a/0", lost_value) == PartitionRecord(
+        "a", 0, -1, 2, (2, 1), (), 3, directories=(MIGRATING_DIRECTORY, "disk-1"), elr=(1,)
+    )
     assert record_from_entry("controller", b'{"broker_id":1,"epoch":4}') == ControllerRecord(1, 4)
     assert [key for key, _ in ControllerRecord(1, 4).writes()] == ["controller-epoch"]
 
@@ -105,7 +118,8 @@ def test_a_partition_knows_where_its_reassignment_leads() -> None:
         PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), adding=(3,)),
         PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), removing=(1, 2)),
         PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), adding=(2,), removing=(2,)),
-        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), lost_disk_id="disk"),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), directories=("disk",)),
+        PartitionRecord("orders", 0, 1, 0, (1, 2), (1,), directories=(LOST_DIRECTORY, "disk")),
         BrokerRecord(1, {}, alive=False),
     ],
     ids=repr,

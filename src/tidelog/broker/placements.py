@@ -1,0 +1,169 @@
+"""Tells the controller in which log directory each replica of this broker is (KIP-858).
+
+The image says where the cluster believes a replica to be; this module compares, and sends what differs until
+the image agrees. While a replica moves to another directory the word is given before the copy takes the log's
+place (`expect`), so that the directory the cluster knows of never lacks the newest records for long: the rest
+of that story is in `log_moves`.
+
+What was found before the registration (`at_start`) goes with it: nobody is elected on old beliefs.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tidelog.controller.commands import AssignReplicas, ReplicaPlacement, Result
+from tidelog.model.errors import Refused
+from tidelog.model.identifiers import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    TopicPartition,
+)
+from tidelog.model.image import ClusterImage, PartitionImage
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+PLACEMENTS_PER_MESSAGE = 1_000
+RETRY_MS = 500
+#: in a registration only when a directory is missing: then the worst is believed of replicas like these
+_UNKNOWN = frozenset({UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY})
+
+
+class Placements:
+    """What one broker tells of its replicas."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._waiting: dict[TopicPartition, None] = {}
+        #: replicas on their way: the directory that shall be known before they arrive, and who waits for that
+        self._expected: dict[TopicPartition, tuple[str, Callable[[], None]]] = {}
+        self._active = False
+        self._in_flight = False
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<Placements waiting={len(self._waiting)} expected={len(self._expected)}>"
+
+    def at_start(self, image: ClusterImage) -> tuple[ReplicaPlacement, ...]:
+        """Where replicas are that the cluster believes elsewhere, for the registration."""
+        broker = self._broker
+        own = image.brokers.get(broker.node_id)
+        online = {each.directory_id for each in broker.log_directories.directories}
+        missing = own is not None and not online.issuperset(own.directories)
+        found: list[ReplicaPlacement] = []
+        for partition in broker.replicas():
+            state = image.partition(partition.topic, partition.index)
+            if state is None or broker.node_id not in state.replicas:
+                continue
+            directory = self._directory(TopicPartition(partition.topic, partition.index))
+            believed = state.directory_of(broker.node_id)
+            if directory != believed and (missing or believed not in _UNKNOWN):
+                found.append(ReplicaPlacement(partition.topic_id, partition.index, directory))
+        for place, offline in broker.replication.offline.items():
+            topic = image.topics.get(place.topic)
+            if offline.lost and topic is not None:
+                found.append(ReplicaPlacement(topic.topic_id, place.partition, LOST_DIRECTORY))
+        return tuple(found)
+
+    def start(self) -> None:
+        """The broker is registered: say what is not known yet."""
+        self._active = True
+        for partition in self._broker.replicas():
+            self.consider(TopicPartition(partition.topic, partition.index))
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def consider(self, place: TopicPartition, state: PartitionImage | None = None) -> None:
+        """A replica was opened or moved, or its record has changed: tell where it is, if need be."""
+        if not self._active:
+            return
+        state = state or self._broker.image.partition(*place)
+        if state is None or self._broker.node_id not in state.replicas:
+            return
+        wanted = self._wanted(place)
+        if wanted is None:
+            return
+        if state.directory_of(self._broker.node_id) != wanted:
+            self._waiting[place] = None
+            if not self._in_flight:
+                self._send_soon(0)
+        elif place in self._expected:
+            self._tell(place)
+
+    def expect(self, place: TopicPartition, directory: str, then: Callable[[], None]) -> None:
+        """Have the cluster believe a replica in this directory, then call back; later, never at once."""
+        self._expected[place] = (directory, then)
+        self._waiting[place] = None
+        if not self._in_flight:
+            self._send_soon(0)
+
+    def forget(self, place: TopicPartition) -> None:
+        """The replica stays where it is, or is gone: nobody waits any more."""
+        self._expected.pop(place, None)
+        self.consider(place)
+
+    def _directory(self, place: TopicPartition) -> str:
+        return self._broker.log_directories.directory_of(place).directory_id
+
+    def _wanted(self, place: TopicPartition) -> str | None:
+        expected = self._expected.get(place)
+        if expected is not None:
+            return expected[0]
+        return self._directory(place) if place in self._broker.log_directories.logs else None
+
+    def _tell(self, place: TopicPartition) -> None:
+        _, then = self._expected.pop(place)
+        then()
+
+    def _send_soon(self, delay_ms: int) -> None:
+        # Not in this turn: many replicas go together.
+        self._broker.timers.set("placements", self._broker.clock.now_ms() + delay_ms, self._send)
+
+    def _send(self) -> None:
+        broker = self._broker
+        epoch = broker.metadata.broker_epoch
+        if self._in_flight or self._stopped:
+            return
+        if epoch < 0:
+            # Between two registrations; the next one is on its way.
+            self._send_soon(RETRY_MS)
+            return
+        asked: list[TopicPartition] = []
+        placements: list[ReplicaPlacement] = []
+        for place in list(islice(self._waiting, PLACEMENTS_PER_MESSAGE)):
+            del self._waiting[place]
+            topic = broker.image.topics.get(place.topic)
+            state = broker.image.partition(*place)
+            directory = self._wanted(place)
+            if topic is None or state is None or directory is None or broker.node_id not in state.replicas:
+                continue
+            if state.directory_of(broker.node_id) == directory:
+                if place in self._expected:
+                    self._tell(place)
+                continue
+            asked.append(place)
+            placements.append(ReplicaPlacement(topic.topic_id, place.partition, directory))
+        if placements:
+            self._in_flight = True
+            command = AssignReplicas(broker.node_id, epoch, tuple(placements))
+            broker.metadata.submit(command, lambda results: self._decided(asked, results))
+
+    def _decided(self, asked: Sequence[TopicPartition], results: Sequence[Result]) -> None:
+        self._in_flight = False
+        if self._stopped:
+            return
+        delay_ms = 0
+        for place, result in zip(asked, results, strict=True):
+            if isinstance(result, Refused):
+                log.info("the directory of %s was not noted: %s", place, result.message)
+                delay_ms = RETRY_MS
+            # Looked at again in any case: it may be elsewhere by now. Who waits is called when it is known.
+            self._waiting[place] = None
+        if self._waiting:
+            self._send_soon(delay_ms)
