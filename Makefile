@@ -77,6 +77,7 @@ transactions-long: $(STAMP) ## 200 transactions of each shape, several batches i
 chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then every fault, on both stores (50 minutes)
 	@tests/conformance/setup
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader
+	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 3 --faults kill-leader,kill-controller --crowd 3000
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --verbose
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader --store zookeeper
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --store zookeeper --verbose

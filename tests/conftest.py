@@ -2,9 +2,15 @@
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tidelog.testing.cluster import RunningCluster
 
 # Where the suite runs in the background (`nohup make test &`) SIGINT is ignored, and children inherit that:
 # they would not stop when a test sends what Ctrl-C sends. With a handler here they get the default.
@@ -16,3 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 settings.register_profile("tidelog", deadline=None)
 settings.load_profile("tidelog")
+
+
+@pytest.fixture(scope="session")
+def crowded_cluster() -> "Iterator[RunningCluster]":
+    """Three brokers with 3,000 partitions; see `support/crowded_cluster`."""
+    from crowded_cluster import running
+
+    with running() as cluster:
+        yield cluster

@@ -66,6 +66,8 @@ SESSION_SECONDS = {"embedded": 4.0, "zookeeper": 6.0}
 SESSION_SETTING = {"embedded": "broker.session.timeout.ms", "zookeeper": "zookeeper.session.timeout.ms"}
 SMALL_DISK_BYTES = 400 << 20
 WRITERS, READERS_COUNT, COPIERS_COUNT = 3, 2, 2
+#: partitions of one topic of the crowd
+CROWD_PER_TOPIC = 500
 WARM_SECONDS = 2.0
 PAUSE_SECONDS = (0.2, 1.5)
 DRAIN_SECONDS_MAX = 90.0
@@ -192,6 +194,9 @@ class Run:
             self.cluster.wait_known(timeout_seconds=WHOLE_SECONDS_MAX)
             for topic in (INPUT, OUTPUT):
                 self.cluster.create_topic(topic, PARTITIONS, min_insync_replicas=min(2, self.options.brokers))
+            for first in range(0, self.options.crowd, CROWD_PER_TOPIC):
+                count = min(CROWD_PER_TOPIC, self.options.crowd - first)
+                self.cluster.create_topic(f"crowd-{first}", count)
         except (BrokerNotStarted, TimeoutError, KafkaException) as fault:
             raise Violation(f"the cluster did not start: {fault}") from fault
         self.recorder.write(Follows(READERS, INPUT))
@@ -465,6 +470,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--rate", type=float, default=240.0, help="records per second of all producers")
     parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--crowd", type=int, default=0, help="partitions besides those of the clients")
     parser.add_argument("--keep", type=Path, help="a folder for data, logs and history, which stays")
     parser.add_argument("--verbose", action="store_true", help="a line for every fault")
     options = parser.parse_args()

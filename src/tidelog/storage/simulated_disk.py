@@ -19,8 +19,9 @@ import errno
 import io
 import os
 from builtins import list as list_of  # `SimulatedDisk.list` hides the name inside the class
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from random import Random
+from typing import TypeVar
 
 from tidelog.storage.disk import Bytes
 
@@ -92,17 +93,22 @@ class _Directory:
 _Node = _Inode | _Directory
 # A directory, a name in it and what the name now means; None if nothing.
 _NameChange = tuple[_Directory, str, _Node | None]
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class _Tree:
     """The state of the disk; it outlives the process that uses it."""
 
-    __slots__ = ("pending", "root")
+    __slots__ = ("_by_directory", "_by_name", "_count", "pending", "root")
 
     def __init__(self) -> None:
         self.root = _Directory()
-        # Name changes that are not durable yet, oldest first. The changes of one operation happen together.
-        self.pending: list[tuple[_NameChange, ...]] = []
+        #: name changes that are not durable yet, by number; the changes of one operation happen together
+        self.pending: dict[int, tuple[_NameChange, ...]] = {}
+        self._count = 0
+        # The numbers of operations on a directory, and on a name in it: there may be thousands of both.
+        self._by_directory: dict[int, set[int]] = {}
+        self._by_name: dict[tuple[int, str], set[int]] = {}
 
     def change(self, *changes: _NameChange) -> None:
         for directory, name, node in changes:
@@ -110,25 +116,32 @@ class _Tree:
                 directory.entries.pop(name, None)
             else:
                 directory.entries[name] = node
-        self.pending.append(changes)
+        number = self._count = self._count + 1
+        self.pending[number] = changes
+        for directory, name, _ in changes:
+            self._by_directory.setdefault(id(directory), set()).add(number)
+            self._by_name.setdefault((id(directory), name), set()).add(number)
 
     def sync_names(self, directory: _Directory) -> None:
         """Make the changes in `directory` durable, with those before them that they depend on."""
-        needed: set[tuple[int, str]] = set()
-        durable, remaining = [], []
-        for changes in reversed(self.pending):
-            keys = {(id(changed), name) for changed, name, _ in changes}
-            if any(changed is directory for changed, _, _ in changes) or keys & needed:
-                needed |= keys
-                durable.append(changes)
-            else:
-                remaining.append(changes)
-        for changes in reversed(durable):
+        due = set(self._by_directory.get(id(directory), ()))
+        left = list(due)
+        while left:
+            number = left.pop()
+            for changed, name, _ in self.pending[number]:
+                for earlier in self._by_name[id(changed), name]:
+                    if earlier < number and earlier not in due:
+                        due.add(earlier)
+                        left.append(earlier)
+        for number in sorted(due):
+            changes = self.pending.pop(number)
             _make_durable(changes)
-        self.pending = remaining[::-1]
+            for changed, name, _ in changes:
+                _discard(self._by_directory, id(changed), number)
+                _discard(self._by_name, (id(changed), name), number)
 
     def after_crash(self, random: Random) -> "_Tree":
-        for operations in _related(self.pending):
+        for operations in _related(list(self.pending.values())):
             for changes in operations[: random.randint(0, len(operations))]:
                 _make_durable(changes)
         tree = _Tree()
@@ -153,21 +166,32 @@ def _make_durable(changes: tuple[_NameChange, ...]) -> None:
             directory.durable[name] = node
 
 
+def _discard(numbers: dict[_Key, set[int]], key: _Key, number: int) -> None:
+    found = numbers.get(key)
+    if found is not None:
+        found.discard(number)
+        if not found:
+            del numbers[key]
+
+
 def _related(pending: list[tuple[_NameChange, ...]]) -> list[list[tuple[_NameChange, ...]]]:
-    """Group operations that share a name, each group in order: within it only a prefix can survive."""
-    groups: list[tuple[set[tuple[int, str]], list[int]]] = []
+    """Group operations that share a name, each group in order: within it only a prefix can survive.
+
+    The group with the oldest last operation comes first.
+    """
+    group_of_name: dict[tuple[int, str], int] = {}
+    groups: dict[int, tuple[set[tuple[int, str]], list[int]]] = {}
     for index, changes in enumerate(pending):
-        keys = {(id(directory), name) for directory, name, _ in changes}
+        names = {(id(directory), name) for directory, name, _ in changes}
         indexes = [index]
-        separate = []
-        for group_keys, group_indexes in groups:
-            if group_keys & keys:
-                keys |= group_keys
-                indexes += group_indexes
-            else:
-                separate.append((group_keys, group_indexes))
-        groups = [*separate, (keys, indexes)]
-    return [[pending[index] for index in sorted(indexes)] for _, indexes in groups]
+        for group in {group_of_name[name] for name in names if name in group_of_name}:
+            group_names, group_indexes = groups.pop(group)
+            names |= group_names
+            indexes += group_indexes
+        groups[index] = (names, indexes)
+        for name in names:
+            group_of_name[name] = index
+    return [[pending[index] for index in sorted(indexes)] for _, indexes in groups.values()]
 
 
 def _found_directory(directory: _Directory, random: Random, found: dict[int, _Inode]) -> _Directory:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from crowded_cluster import NAMES, PARTITIONS
+from crowded_cluster import SECONDS_MAX as CROWD_SECONDS_MAX
 
 from tidelog.testing import RunningCluster
 from tidelog.testing.cluster import BrokerNotStarted
@@ -132,3 +134,19 @@ def test_the_fixture_and_its_marker(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers").assert_outcomes(passed=1)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("crowded")
+def test_three_thousand_partitions(crowded_cluster: RunningCluster) -> None:
+    cluster = crowded_cluster
+    for number in cluster.broker_ids:
+        view = cluster.view(number)
+        assert len([item for item in view.partitions if item.topic in NAMES]) == PARTITIONS
+        assert not view.out_of_sync
+    cluster.kill(3)
+    cluster.wait_known([1, 2], CROWD_SECONDS_MAX)
+    assert cluster.leader("crowd-0", 0) in (1, 2)
+    cluster.start(3)
+    cluster.wait_in_sync(timeout_seconds=CROWD_SECONDS_MAX)
+    assert cluster.tracebacks() == []
