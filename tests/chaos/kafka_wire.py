@@ -9,14 +9,20 @@ import dataclasses
 import io
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+from kio_entities import build
+
 from tidelog.protocol.apis import APIS, Api
-from tidelog.protocol.messages import _builder, _message_class
+from tidelog.protocol.messages import _message_class
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
@@ -44,7 +50,7 @@ def _request_writer(
     from kio.serial import entity_writer
 
     message = _message_class(module, version, "request")
-    return _builder(message), entity_writer(message)
+    return build(message), entity_writer(message)
 
 
 @cache

@@ -22,6 +22,8 @@ _FIXED = {
     "uint64": "Q", "float64": "d", "bool": "?", "error_code": "h", "timedelta_i32": "i", "timedelta_i64": "q",
     "datetime_i64": "q",
 }  # fmt: skip
+#: Produce has no answer with 0; a follower is answered in another way
+_NUMBERS = {"acks": -1, "replica_id": -1}
 #: stands for the number of an element in its first name; as long as what takes its place
 MARK = b"@@@@@@@@"
 
@@ -57,12 +59,18 @@ class LargestRequest:
         self._blobs = blobs
         self._tags = tags
         self._long_string = long_string
+        #: elements of all arrays together, as the broker counts them
+        self.element_count = 0
+        #: whether there are byte strings
+        self.has_blobs = False
         #: the names of the fields that are strings, in the order in which they are written
         self.string_names: list[str] = []
 
     def encode(self) -> bytes:
         """The body of the request."""
         self.string_names = []
+        self.element_count = 0
+        self._multiple = 1
         return self._entity(self._class, 0)
 
     def _entity(self, entity: Any, depth: int) -> bytes:
@@ -91,7 +99,10 @@ class LargestRequest:
             present = b"\x01" if dataclasses.is_dataclass(inner) and nullable else b""
             return present + self._value(inner, field, flexible, depth)
         count = self._counts[min(depth, 1)]
+        self.element_count += self._multiple * count
+        self._multiple *= count
         element = self._value(inner, field, flexible, depth + 1) if count else b""
+        self._multiple //= count or 1
         length = unsigned_varint(count + 1) if flexible else struct.pack(">i", count)
         return length + b"".join(_repeated(element, count))
 
@@ -100,12 +111,13 @@ class LargestRequest:
             return self._entity(inner, depth)
         kafka_type = field.metadata["kafka_type"]
         if kafka_type in _FIXED:
-            return struct.pack(">" + _FIXED[kafka_type], 0)
+            return struct.pack(">" + _FIXED[kafka_type], _NUMBERS.get(field.name, 0))
         if kafka_type == "uuid":
             return MARK + MARK
         if kafka_type == "string":
             return self._string(field.name, flexible)
         assert kafka_type in ("bytes", "records"), kafka_type
+        self.has_blobs = True
         length = unsigned_varint(self._blobs + 1) if flexible else struct.pack(">i", self._blobs)
         return length + bytes(self._blobs)
 

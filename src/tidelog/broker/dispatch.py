@@ -5,6 +5,9 @@ later, `HELD` where the frame shall be offered again after `ConnectionContext.th
 protocol has no answer (Produce with acks=0). It raises `CloseConnection` where Kafka closes the connection:
 an unknown API or version, or bytes that do not follow the schema.
 
+Reading a request, asking the authorizer and writing the answer can be put aside for a while, where the caller
+runs `handle` in slices (`protocol/slices.py`); what a handler does is one step.
+
 Produce, Fetch and ApiVersions have hand-written codecs; every other API is decoded and encoded through kio
 and served by the module of its name in `tidelog.broker.handlers`, imported on first use.
 """
@@ -13,7 +16,6 @@ import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetch_shapes import FetchShape
@@ -35,6 +37,7 @@ from tidelog.protocol.apis import (
 )
 from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_id, response_frame
 from tidelog.protocol.primitives import MalformedRequest
+from tidelog.protocol.slices import clock_ns, whole
 
 if TYPE_CHECKING:
     from tidelog.broker.authentication import Authentication
@@ -66,6 +69,7 @@ class ConnectionContext:
         "client_id",
         "client_id_length",
         "client_id_raw",
+        "counted_ns",
         "encrypted",
         "fetch_shape",
         "finish",
@@ -97,6 +101,8 @@ class ConnectionContext:
         self.encrypted = False
         #: whether the last Fetch request came from a broker: it is not counted
         self.is_replica = False
+        #: what was counted of the time of the request that is served now; None if it is not to be counted
+        self.counted_ns: int | None = 0
         #: for how long the server shall read nothing from it, since it is above a quota
         self.throttle_ms = 0
         #: closes the connection once what was answered has left; None when it is gone
@@ -239,7 +245,7 @@ class Dispatcher:
         if not api.serves(version):
             return self._unserved(api, version, correlation_id)
         quotas = self._broker.quotas
-        self._began_ns = began_ns = 0 if quotas is None else perf_counter_ns()
+        self._began_ns = began_ns = 0 if quotas is None else clock_ns()
         try:
             flexible = api.first_flexible is not None and version >= api.first_flexible
             position = body_position(frame, client_id_length, flexible)
@@ -267,15 +273,15 @@ class Dispatcher:
                 answer = self._control(context, api, version, correlation_id, frame, position)
         except MalformedRequest as fault:
             if quotas is not None:
-                quotas.finished(context, perf_counter_ns() - began_ns)
+                quotas.finished(context, clock_ns() - began_ns)
             raise CloseConnection(f"malformed request: {fault}") from fault
         if quotas is not None:
             if key == PRODUCE:
-                answer = quotas.produced(context, version, len(frame), perf_counter_ns() - began_ns, answer)
+                answer = quotas.produced(context, version, len(frame), clock_ns() - began_ns, answer)
             elif key == FETCH:
-                answer = quotas.fetch_took(context, version, perf_counter_ns() - began_ns, answer)
+                answer = quotas.fetch_took(context, version, clock_ns() - began_ns, answer)
             else:
-                quotas.finished(context, perf_counter_ns() - began_ns)
+                quotas.finished(context, clock_ns() - began_ns)
         requests = self._requests
         if type(answer) is PendingAnswer:
             answer.api_key, answer.began_ns, answer.requests = key, requests.began_ns, requests
@@ -321,7 +327,7 @@ class Dispatcher:
             authorization = self._broker.authorization
             if authorization is not None and not authorization.allows_cluster_action(context):
                 raise CloseConnection(f"{context.principal} is no broker of this cluster")
-            parked = controller_command.handle(self._broker, context.listener_name, frame[position:])
+            parked = whole(controller_command.handle, self._broker, context.listener_name, frame[position:])
         except MalformedRequest as fault:
             raise CloseConnection(f"malformed request: {fault}") from fault
         pending = PendingAnswer(parked)
@@ -368,7 +374,8 @@ class Dispatcher:
             return self._settle_control(context, result, api, version, correlation_id)
         self._requests.look_for_errors(api.key, result)
         body = messages.encode_response(api, version, result)
-        if len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX:
+        # It may have been put aside while it was worked out, and the metadata gone on.
+        if image_version == self._metadata_version and len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX:
             self._metadata_cache[key] = body
         return response_frame(api, version, correlation_id, body)
 
@@ -390,6 +397,7 @@ class Dispatcher:
     def _call(
         self, context: ConnectionContext, api: Api, version: int, frame: memoryview, position: int
     ) -> Any:
+        began_ns = self._began_ns  # of this request: others begin while it is put aside
         handler = self._handlers.get(api.key)
         if handler is None:
             module = importlib.import_module(f"tidelog.broker.handlers.{api.module}")
@@ -398,9 +406,8 @@ class Dispatcher:
         request = Request(context, api, version, body)
         quotas = self._broker.quotas
         if quotas is not None:
-            began_ns = self._began_ns
             return quotas.serve(
-                lambda asked: self._authorized(handler, asked), request, lambda: perf_counter_ns() - began_ns
+                lambda asked: self._authorized(handler, asked), request, lambda: clock_ns() - began_ns
             )
         return self._authorized(handler, request)
 
@@ -408,7 +415,7 @@ class Dispatcher:
         authorization = self._broker.authorization
         if authorization is not None:
             return authorization.serve(handler, request)
-        return handler(self._broker, request)
+        return whole(handler, self._broker, request)
 
     @staticmethod
     def _settle(result: Any) -> Any:
@@ -427,11 +434,12 @@ class Dispatcher:
 
         def deliver(fields: messages.Fields) -> None:
             quotas = self._broker.quotas if later else None
-            began_ns = 0 if quotas is None else perf_counter_ns()
+            began_ns = 0 if quotas is None else clock_ns()
             self._requests.look_for_errors(api.key, fields)
-            body = messages.encode_response(api, version, fields)
+            # Whoever brings the answer may be in the middle of something.
+            body = whole(messages.encode_response, api, version, fields)
             if quotas is not None:
-                quotas.took_later(context, perf_counter_ns() - began_ns)
+                quotas.took_later(context, clock_ns() - began_ns)
             pending.fill(response_frame(api, version, correlation_id, body))
 
         parked.deliver_to(deliver)

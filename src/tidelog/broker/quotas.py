@@ -114,8 +114,6 @@ class Quotas:
         )
         #: in the order in which they were last looked up
         self._buckets: dict[BucketKey, Meter] = {}
-        #: how much of the time of the request under way was counted already; None where none of it is to be
-        self._counted_ns: int | None = 0
         self._meters: dict[tuple[str, str | None], Meters] = {}
         self.adopt(image)
 
@@ -184,9 +182,9 @@ class Quotas:
 
     def hold_ms(self, context: "ConnectionContext", api: "Api", version: int) -> int:
         """How long a request has to wait before it is served: somebody who shares its limit was above it."""
-        self._counted_ns = 0
+        context.counted_ns = 0
         if context.gate is not None:
-            self._counted_ns = None  # nobody has said yet who it is
+            context.counted_ns = None  # nobody has said yet who it is
             return 0
         meters = self.meters(context)
         waits_ms, quota = 0, "request"
@@ -282,14 +280,14 @@ class Quotas:
     def request_took(self, context: "ConnectionContext", took_ns: int) -> int:
         """Count the time that a request took; how long to wait."""
         requests = self.meters(context).requests
-        if requests is None or self._counted_ns is None:
+        if requests is None or context.counted_ns is None:
             return 0
         return requests.record(took_ns / _NANOSECONDS_PER_PERCENT, self._now_ms())
 
     def finished(self, context: "ConnectionContext", took_ns: int) -> None:
         """Count what a request took beyond what was counted when its answer was made."""
-        if self._counted_ns is not None:
-            self.took_later(context, took_ns - self._counted_ns)
+        if context.counted_ns is not None:
+            self.took_later(context, took_ns - context.counted_ns)
 
     def took_later(self, context: "ConnectionContext", took_ns: int) -> None:
         """Count time that no answer tells of any more."""
@@ -315,7 +313,7 @@ class Quotas:
         if context.gate is not None or (
             as_broker and self._between_brokers(context, request.api, request.version)
         ):
-            self._counted_ns = None
+            context.counted_ns = None
             return call(request)
         meters = self.meters(context)
         throttle_ms = 0
@@ -330,8 +328,8 @@ class Quotas:
                 self._broker,
                 self._now_ms(),
             )
-        self._counted_ns = took_ns()
-        by_time_ms = self.request_took(context, self._counted_ns)
+        context.counted_ns = took_ns()
+        by_time_ms = self.request_took(context, context.counted_ns)
         quota = "mutation" if throttle_ms > by_time_ms else "request"
         throttle_ms = max(throttle_ms, by_time_ms)
         if not throttle_ms:

@@ -541,7 +541,7 @@ _OWN = (
     _broker(
         "tidelog.request.elements.max", _INT, 50_000, _MEDIUM,
         "How many topics, partitions and other elements one request may name, but for Produce and Fetch; "
-        "50,000 keep the broker busy for half a second.", minimum=1_000,
+        "50,000 take half a second, in slices.", minimum=1_000,
     ),
     _broker(
         "tidelog.decompressed.bytes.max", _INT, 128 << 20, _MEDIUM,

@@ -42,11 +42,12 @@ from tidelog.protocol.primitives import (
     read_string,
     read_tags,
     read_uuid,
-    skip_tags,
+    skip_counted_tags,
     string,
     too_many_partitions,
     unsigned_varint,
 )
+from tidelog.protocol.slices import STEP, checkpoint
 
 FIRST_FLEXIBLE = 12
 FIRST_TOPIC_ID = 13
@@ -195,14 +196,21 @@ def _decode_topics(
         if left < 0:
             raise too_many_partitions()
         partitions: list[FetchPartition] = []
-        for _ in range(partition_count):
+        for number in range(partition_count):
+            if number % STEP == STEP - 1:
+                checkpoint()
             partitions.append(_fetch_partition(layout.unpack_from(buffer, position), version))
             position += layout.size
             if flexible:
-                position = skip_tags(buffer, position)
+                if buffer[position] == 0:
+                    position += 1
+                else:
+                    position, left = skip_counted_tags(buffer, position, left)
         topics.append((topic, partitions))
         if flexible:
-            position = skip_tags(buffer, position)
+            position, left = skip_counted_tags(buffer, position, left)
+        if len(topics) % STEP == 0:
+            checkpoint()
     return topics, position
 
 
@@ -224,7 +232,9 @@ def _decode_forgotten(
         forgotten.append((topic, list(struct.unpack(f">{partition_count}i", indexes))))
         position += 4 * partition_count
         if flexible:
-            position = skip_tags(buffer, position)
+            position, left = skip_counted_tags(buffer, position, left)
+        if len(forgotten) % STEP == 0:
+            checkpoint()
     return forgotten, position
 
 
@@ -321,7 +331,9 @@ def encode_response(
         else:
             parts.append(compact_string(topic) if flexible else string(topic))
         parts.append(count(len(partitions) + flexible))
-        for fetched in partitions:
+        for number, fetched in enumerate(partitions):
+            if number % STEP == STEP - 1:
+                checkpoint()
             parts.append(_partition_head(fetched, version))
             if fetched.records is not None:
                 ranges_bytes += fetched.records.size_bytes
@@ -335,6 +347,8 @@ def encode_response(
                     parts.append(_partition_tags(fetched))
         if flexible:
             parts.append(NO_TAGS)
+        if len(parts) % STEP == 0:
+            checkpoint()
     if flexible:
         parts.append(NO_TAGS)
     if parts:

@@ -16,8 +16,8 @@ INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
 
 NO_TAGS = b"\x00"
-#: topics and partitions that one Produce or Fetch request may name, as many as a cluster may have
-PARTITIONS_MAX = 200_000
+#: topics and partitions that one Produce or Fetch request may name; no broker leads as many
+PARTITIONS_MAX = 50_000
 #: tagged fields in one place; the protocol has a handful
 TAGS_MAX = 1_000
 #: the longest string in bytes, in every version: what a 16-bit length can say, and what we could send back
@@ -147,6 +147,15 @@ def skip_tags(buffer: memoryview, position: int) -> int:
     if buffer[position] == 0:
         return position + 1
     return read_tags(buffer, position)[1]
+
+
+def skip_counted_tags(buffer: memoryview, position: int, left: int) -> tuple[int, int]:
+    """Pass over tagged fields, of which a request may have so many: the position, and how many are left."""
+    tags, position = read_tags(buffer, position)
+    left -= len(tags)
+    if left < 0:
+        raise too_many_partitions()
+    return position, left
 
 
 def read_tags(buffer: memoryview, position: int) -> tuple[dict[int, memoryview], int]:

@@ -38,11 +38,13 @@ from tidelog.protocol.primitives import (
     read_string,
     read_unsigned_varint,
     read_uuid,
+    skip_counted_tags,
     skip_tags,
     string,
     too_many_partitions,
     unsigned_varint,
 )
+from tidelog.protocol.slices import STEP, checkpoint
 
 FIRST_FLEXIBLE = 9
 FIRST_TOPIC_ID = 13
@@ -98,7 +100,9 @@ def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
         if left < 0:
             raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
-        for _ in range(partition_count):
+        for number in range(partition_count):
+            if number % STEP == STEP - 1:
+                checkpoint()
             index, length = _INDEX_LENGTH.unpack_from(buffer, position)
             position += 8
             if length < 0:
@@ -107,6 +111,8 @@ def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
             partitions.append((index, checked_slice(buffer, position, length)))
             position += length
         topics.append((name, partitions))
+        if len(topics) % STEP == 0:
+            checkpoint()
     if position != len(buffer):
         raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Produce request")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -129,7 +135,9 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
         if left < 0:
             raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
-        for _ in range(partition_count):
+        for number in range(partition_count):
+            if number % STEP == STEP - 1:
+                checkpoint()
             index = INT32.unpack_from(buffer, position)[0]
             length, position = read_unsigned_varint(buffer, position + 4)
             if length == 0:
@@ -138,9 +146,14 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
                 length -= 1
                 partitions.append((index, checked_slice(buffer, position, length)))
                 position += length
-            position = skip_tags(buffer, position)
+            if buffer[position] == 0:
+                position += 1
+            else:
+                position, left = skip_counted_tags(buffer, position, left)
         topics.append((topic, partitions))
-        position = skip_tags(buffer, position)
+        position, left = skip_counted_tags(buffer, position, left)
+        if len(topics) % STEP == 0:
+            checkpoint()
     position = skip_tags(buffer, position)
     if position != len(buffer):
         raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Produce request")
@@ -186,7 +199,9 @@ def encode_response(
             parts.append(compact_string(topic) + unsigned_varint(count + 1))
         else:
             parts.append(topic.bytes + unsigned_varint(count + 1))
-        for produced in partitions:
+        for number, produced in enumerate(partitions):
+            if number % STEP == STEP - 1:
+                checkpoint()
             if version >= 5:
                 parts.append(_V5_PARTITION.pack(*produced[:5]))
                 if version >= 8:
@@ -195,6 +210,8 @@ def encode_response(
                 parts.append(_V3_PARTITION.pack(*produced[:4]))
         if flexible:
             parts.append(b"\x00")
+        if len(parts) % STEP == 0:
+            checkpoint()
     parts.append(INT32.pack(throttle_time_ms))
     if flexible:
         parts.append(b"\x00")

@@ -4,7 +4,7 @@ A reader is compiled once per class of kio's. It returns the object and the posi
 one of `primitives.DECODING_ERRORS` for bytes that do not follow the schema. An array cannot announce more
 elements than bytes follow it, and all arrays of a request together have no more than `read_limited` allows: a
 small element costs a hundred times its bytes, and the time to answer. Unknown tagged fields are passed over,
-as the protocol asks.
+as the protocol asks, and count as elements. Long arrays are read in slices.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from tidelog.protocol.primitives import (
     read_unsigned_varint,
 )
 from tidelog.protocol.schema_fields import absent_value, unwrap
+from tidelog.protocol.slices import STEP, checkpoint
 
 #: a buffer and a position in, a value and the next position out
 Reader = Callable[[memoryview, int], tuple[Any, int]]
@@ -41,6 +42,13 @@ class _Elements(threading.local):
 
 
 _elements = _Elements()
+
+
+def _pause() -> None:
+    """Let others go on if it takes long; they may read requests too."""
+    left = _elements.left
+    checkpoint()
+    _elements.left = left
 
 
 def read_limited(read: Reader, buffer: memoryview, position: int, elements_max: int) -> tuple[Any, int]:
@@ -157,9 +165,11 @@ def _array_reader(element: Reader, flexible: bool, nullable: bool) -> Reader:
         if _elements.left < 0:
             raise MalformedRequest("more elements than tidelog.request.elements.max allows")
         elements = []
-        for _ in range(count):
+        for number in range(count):
             value, position = element(buffer, position)
             elements.append(value)
+            if number % STEP == STEP - 1:
+                _pause()
         return tuple(elements), position
 
     return read
@@ -194,6 +204,9 @@ def _read_tagged(
     values: dict[str, Any], tagged: dict[int, tuple[str, Reader]], buffer: memoryview, position: int
 ) -> int:
     tags, position = read_tags(buffer, position)
+    _elements.left -= len(tags)
+    if _elements.left < 0:
+        raise MalformedRequest("more tagged fields than tidelog.request.elements.max allows")
     for tag, data in tags.items():
         known = tagged.get(tag)
         if known is not None:

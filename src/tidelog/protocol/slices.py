@@ -18,6 +18,7 @@ of the broker in more than one step runs in `whole(…)`, inside of which nothin
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -37,20 +38,6 @@ class Abandoned(BaseException):
     """Raised inside of a call that nobody waits for any more."""
 
 
-class _Paused:
-    """What a call that pauses gives to who runs it."""
-
-
-class _Failed:
-    """What a call that raised gives to who runs it."""
-
-    def __init__(self, fault: BaseException) -> None:
-        self.fault = fault
-
-
-_PAUSED = _Paused()
-
-
 class _Running(threading.local):
     """The call that runs in slices now, in this thread; None outside of one and inside of `whole`."""
 
@@ -63,11 +50,26 @@ _running = _Running()
 class Unfinished:
     """A call that has begun."""
 
-    __slots__ = ("_abandoned", "_deadline_ns", "_home", "_over", "_slices", "_stack", "began_ns", "paused_ns")
+    __slots__ = (
+        "_abandoned",
+        "_call",
+        "_deadline_ns",
+        "_fault",
+        "_home",
+        "_over",
+        "_result",
+        "_slices",
+        "_stack",
+        "began_ns",
+        "paused_ns",
+    )
 
-    def __init__(self, slices: "Slices", stack: greenlet) -> None:
+    def __init__(self, slices: "Slices", stack: greenlet, call: Callable[[], Any]) -> None:
         self._slices = slices
         self._stack = stack
+        self._call: Callable[[], Any] | None = call
+        self._result: Any = None
+        self._fault: BaseException | None = None
         self._home = getcurrent()
         self._abandoned = self._over = False
         self._deadline_ns = 0
@@ -76,22 +78,36 @@ class Unfinished:
         #: for how long it has waited for its turns
         self.paused_ns = 0
 
-    def resume(self, *first: Any) -> Any:
+    def resume(self) -> Any:
         """Compute for another slice: what the call returns, or this again if it has to go on later."""
         self._home = getcurrent()
         self._deadline_ns = perf_counter_ns() + SLICE_NS
         _running.call = self
         try:
-            outcome = self._stack.switch(first)
+            self._stack.switch(self)
         finally:
             _running.call = None
-        if outcome is _PAUSED:
+        if not self._over:
             return self
-        self._over = True
         self._slices.give_back(self._stack)
-        if type(outcome) is _Failed:
-            raise outcome.fault
-        return outcome
+        fault, result, self._fault, self._result = self._fault, self._result, None, None
+        if fault is not None:
+            try:
+                raise fault
+            finally:
+                # Else it would hold this frame, and the frame it, until the collector comes.
+                del fault
+        return result
+
+    def work(self) -> None:
+        """Called on the stack: make the call, and keep what comes of it for who resumes it."""
+        call, self._call = self._call, None
+        assert call is not None
+        try:
+            self._result = call()
+        except BaseException as fault:
+            self._fault = fault
+        self._over = True
 
     def abandon(self) -> None:
         """End it where it is, if it is not over."""
@@ -109,7 +125,7 @@ class Unfinished:
         now_ns = perf_counter_ns()
         if now_ns < self._deadline_ns:
             return
-        self._home.switch(_PAUSED)
+        self._home.switch()
         self.paused_ns += perf_counter_ns() - now_ns
         if self._abandoned:
             raise Abandoned
@@ -130,7 +146,7 @@ class Slices:
         else:
             stack = greenlet(_work)
             stack.switch()
-        return Unfinished(self, stack).resume(call, arguments)
+        return Unfinished(self, stack, partial(call, *arguments)).resume()
 
     def give_back(self, stack: greenlet) -> None:
         """Keep a stack whose call is over."""
@@ -139,16 +155,11 @@ class Slices:
 
 
 def _work() -> None:
-    """What a stack does: one call after the other."""
-    outcome: Any = None
+    """What a stack does: one call after the other. Between them it holds on to nothing."""
+    home = getcurrent().parent
+    assert home is not None
     while True:
-        home = getcurrent().parent
-        assert home is not None
-        call, arguments = home.switch(outcome)
-        try:
-            outcome = call(*arguments)
-        except BaseException as fault:
-            outcome = _Failed(fault)
+        home.switch().work()
 
 
 def checkpoint() -> None:

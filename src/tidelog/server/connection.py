@@ -6,18 +6,25 @@ the size a client merely announces), so idle or lying connections cost nothing.
 
 Answering. Requests of a connection are served in order, and answers leave in order: an answer that is ready
 waits behind a parked one.
+
+Fairness. A request that takes long is served in slices (`protocol/slices.py`), and many requests at once in
+turns of `TURN_NS`; nothing more is read from the connection meanwhile, and `Edge.go_on_later` lets the others
+go first.
 """
 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from tidelog.broker.dispatch import HELD, CloseConnection, ConnectionContext, PendingAnswer
 from tidelog.broker.metrics import SHORT_COUNT_TIMED
+from tidelog.protocol.apis import FETCH
 from tidelog.protocol.headers import FRAME_SIZE_MIN
 from tidelog.protocol.primitives import INT32
+from tidelog.protocol.slices import Unfinished
 from tidelog.server.output import SocketOutput
 
 if TYPE_CHECKING:
@@ -36,8 +43,17 @@ BULK_BUFFER_BYTES = 1 << 20
 BULK_FRAMES = 6
 #: when less room than this is left behind a partial frame it is moved to the front
 ROOM_BYTES_MIN = 64 << 10
+#: larger frames of Produce and Fetch, and all others, may be served in slices
+SLICED_FRAME_BYTES_MIN = 4 << 10
+#: larger frames, but for Produce and Fetch, wait while two requests are served in slices
+LONG_FRAME_BYTES_MIN = 16 << 10
+#: how long one connection is served before the others are
+TURN_NS = 4_000_000
 #: answers kept in memory for a client that does not read; ranges of files do not count
 QUEUED_ANSWER_BYTES_MAX = 256 << 10
+
+#: what stands for the answer to a frame that has to wait
+_NOT_YET = object()
 
 
 def _capacity_for(frame_bytes: int) -> int:
@@ -60,7 +76,9 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol object of one connection."""
 
     __slots__ = (
+        "_deferred",
         "_end",
+        "_held_bytes",
         "_muted_count",
         "_output",
         "_paused",
@@ -68,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         "_private",
         "_start",
         "_transport",
+        "_unfinished",
         "context",
         "edge",
         "last_active_ms",
@@ -91,6 +110,11 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[Any] = deque()
         self._paused = False
         self._muted_count = 0
+        #: the request that is served in slices, and the receive memory that it holds
+        self._unfinished: Unfinished | None = None
+        self._held_bytes = 0
+        #: if its next requests wait for others' to be served: who calls when that is so
+        self._deferred: Callable[[Callable[[], None]], None] | None = None
 
     # -- life
 
@@ -142,6 +166,9 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._drop_private()
         self._transport = None
+        if self._unfinished is not None:
+            self._unfinished.abandon()
+            self._let_go()
         if self.context.authentication is not None:
             self.context.authentication.abandon()
 
@@ -186,7 +213,10 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = edge.monotonic_ms
         if output is None or output.closed:
             self.close()
-        elif self._is_full:
+        elif self._deferred is not None:
+            self._pause()
+            self._deferred(self._take_turn)
+        elif self._unfinished is not None or self._is_full:
             self._pause()
         elif stopped_early:
             # It was full, and has been emptied since.
@@ -239,9 +269,14 @@ class Connection(asyncio.BufferedProtocol):
                 if context.produce_shape_end:
                     answer = dispatcher.handle_again(context, view, start + 4, stop)
                 if answer is None:
-                    answer = dispatcher.handle(context, view[start + 4 : stop])
-                    if answer is HELD:
-                        break  # it stays where it is until the peer has waited
+                    answer = self._handle(view[start + 4 : stop], size)
+                    if answer is _NOT_YET or answer is HELD:
+                        break  # it stays where it is until others are done, or the peer has waited
+                    if type(answer) is Unfinished:
+                        self._set_aside(answer, view, stop)
+                        return False
+                    if end - stop >= 4 and perf_counter_ns() - self.edge.requests.began_ns > TURN_NS:
+                        self._deferred, stopped_early = self.edge.go_on_later, True
                 start = stop
                 if type(answer) is bytes and not self._pending:
                     answers.append(answer)
@@ -249,23 +284,34 @@ class Connection(asyncio.BufferedProtocol):
                     if answers_bytes > QUEUED_ANSWER_BYTES_MAX:
                         self._send(b"".join(answers))
                         answers.clear()
-                        stopped_early = self._is_full
+                        stopped_early = stopped_early or self._is_full
                         answers_bytes = 0 if output is None else output.queued_bytes
                 elif answer is not None:
                     if answers:
                         self._send(b"".join(answers))
                         answers.clear()
                     self._queue_answer(answer)
-                    stopped_early = self._is_full
+                    stopped_early = stopped_early or self._is_full
                 if context.throttle_ms:
                     break  # the next frame is served when the peer has waited
         finally:
             # Also when a later frame ends the connection: what was done is answered, and not done again.
-            self._start = start
+            if self._unfinished is None:
+                self._start = start
             if answers:
                 self._send(answers[0] if len(answers) == 1 else b"".join(answers))
         self._keep_rest(view, size)
         return stopped_early
+
+    def _handle(self, frame: memoryview, size: int) -> Any:
+        """Serve one frame the long way: its answer, an `Unfinished`, or `_NOT_YET`."""
+        edge = self.edge
+        if size <= SLICED_FRAME_BYTES_MIN and frame[1] <= FETCH and not frame[0]:
+            return edge.dispatcher.handle(self.context, frame)
+        if size > LONG_FRAME_BYTES_MIN and not edge.may_begin_long and (frame[1] > FETCH or frame[0]):
+            self._deferred = edge.wait_for_long
+            return _NOT_YET
+        return edge.slices.run(edge.dispatcher.handle, self.context, frame)
 
     def _keep_rest(self, view: memoryview, frame_size: int) -> None:
         """Keep an incomplete frame in a private buffer, with room for the rest of it."""
@@ -330,6 +376,71 @@ class Connection(asyncio.BufferedProtocol):
         if self._end == 0:
             self._drop_private()
 
+    # -- long requests
+
+    def _set_aside(self, unfinished: Unfinished, view: memoryview, stop: int) -> None:
+        """A request takes long: the buffer is its own from now on, what comes after it goes into another."""
+        edge = self.edge
+        unfinished.began_ns = edge.requests.began_ns
+        self._unfinished = unfinished
+        edge.long_begins()
+        if self._private is None:
+            edge.keep_shared_buffer()
+            self._held_bytes = len(view)
+            edge.receive_bytes += len(view)
+        else:
+            self._held_bytes = len(self._private)
+            self._private = None
+        rest = view[stop : self._end]
+        self._start = self._end = 0
+        edge.go_on_later(self._continue)
+        if rest:
+            self._take_private(rest, _bytes_wanted(rest, 0, len(rest)) - 4)
+
+    def _let_go(self) -> None:
+        """The long request is over, one way or the other."""
+        self._unfinished = None
+        self.edge.receive_bytes -= self._held_bytes
+        self._held_bytes = 0
+        self.edge.long_ends()
+
+    def _continue(self) -> None:
+        """Serve another slice of the long request."""
+        unfinished, transport, edge = self._unfinished, self._transport, self.edge
+        if unfinished is None or transport is None or transport.is_closing():
+            return
+        edge.requests.began_ns = unfinished.began_ns
+        edge.broker.turn_ms = (perf_counter_ns() + edge.epoch_ns) // 1_000_000
+        served = False
+        try:
+            answer = unfinished.resume()
+            served = True
+        except CloseConnection as refusal:
+            self._let_go()
+            self._end_turn()
+            self.close(str(refusal))
+            return
+        finally:
+            if not served:
+                self.close()
+        if answer is unfinished:
+            edge.go_on_later(self._continue)
+            self._end_turn()
+            return
+        self._let_go()
+        if answer is not None:
+            self._queue_answer(answer)
+        self._end_turn()
+        self.last_active_ms = edge.monotonic_ms
+        if self.context.throttle_ms:
+            self._mute()
+        self._resume()
+
+    def _take_turn(self) -> None:
+        """The others have been served: go on with the requests that are here."""
+        self._deferred = None
+        self._resume()
+
     # -- answering
 
     def _queue_answer(self, answer: Any) -> None:
@@ -385,10 +496,20 @@ class Connection(asyncio.BufferedProtocol):
         if (
             self._paused
             and not self._muted_count
+            and self._deferred is None
+            and self._unfinished is None
             and self._transport is not None
             and self._output is not None
             and not self._is_full
         ):
+            private = self._private
+            if private is not None and self._end == len(private):
+                # Requests that wait for their turn fill it, and the transport reads before they are served.
+                try:
+                    self._replace_private(private, len(private) + ROOM_BYTES_MIN)
+                except CloseConnection as refusal:
+                    self.close(str(refusal))
+                    return
             self._paused = False
             self._transport.resume_reading()
             if self._end > self._start:
@@ -428,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def answering(self) -> bool:
         """Whether requests are still waiting for their answers."""
-        return bool(self._pending)
+        return bool(self._pending) or self._unfinished is not None
 
     def __repr__(self) -> str:
         return f"<Connection {self.context!r} pending={len(self._pending)}>"

@@ -8,7 +8,8 @@ unlimited); a connection that would need more is closed, and the client retries.
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.broker import Broker
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher
 from tidelog.model.ports import Clock
+from tidelog.protocol.slices import Slices
 from tidelog.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ SHARED_BUFFER_BYTES = 128 << 10
 #: what TLS connections receive at a time: large frames come in fewer turns, each of a millisecond
 ENCRYPTED_BUFFER_BYTES = 512 << 10
 RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
+#: large requests that are read and answered in slices at the same time
+LONG_AT_ONCE_MAX = 2
 TICK_SECONDS = 1.0
 BUFFER_IDLE_MS = 5_000
 REPORTS_REMEMBERED_MAX = 1_000
@@ -50,6 +54,12 @@ class Edge:
         self.accepted_count = 0
         self.reported_count = 0
         self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.slices = Slices()
+        #: what goes on later, one after the other, with everything else that is ready in between
+        self._later: deque[Callable[[], None]] = deque()
+        #: requests that are served in slices, and what waits until there are fewer
+        self._long_count = 0
+        self._long_waiting: deque[Callable[[], None]] = deque()
         self.frame_bytes_max = settings.get_int("socket.request.max.bytes")
         self.in_flight_max = settings.get_int("tidelog.connection.requests.max")
         self.connections: set[Connection] = set()
@@ -111,6 +121,50 @@ class Edge:
         self._reported.add(key)
         client_id = (context.client_id or "")[:CLIENT_ID_SHOWN_MAX]
         log.warning("closed the connection of %s (client id %r): %s", context.host, client_id, reason)
+
+    # -- long work
+
+    def go_on_later(self, work: Callable[[], None]) -> None:
+        """Have a slice of long work done after what is ready now; one slice in each turn of the loop.
+
+        Whatever the number of those who ask for much, the others wait for one slice.
+        """
+        self._later.append(work)
+        if len(self._later) == 1:
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        work = self._later[0]
+        try:
+            work()
+        finally:
+            self._later.popleft()
+            if self._later:
+                self.loop.call_soon(self._go_on)
+
+    @property
+    def may_begin_long(self) -> bool:
+        """Whether another large request may be read; each may become a hundred times its size."""
+        return self._long_count < LONG_AT_ONCE_MAX
+
+    def wait_for_long(self, work: Callable[[], None]) -> None:
+        """Have something done when one of the long requests is over."""
+        self._long_waiting.append(work)
+
+    def long_begins(self) -> None:
+        """A request is served in slices from now on."""
+        self._long_count += 1
+
+    def long_ends(self) -> None:
+        """A request that was served in slices is over."""
+        self._long_count -= 1
+        # All of them: some may be gone, and those for whom there is no room will wait again.
+        while self._long_waiting:
+            self.go_on_later(self._long_waiting.popleft())
+
+    def keep_shared_buffer(self) -> None:
+        """Somebody still reads what is in the shared buffer: the others receive into another one."""
+        self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
 
     def reserve(self, size_bytes: int) -> None:
         """Count receive memory in before it is allocated."""

@@ -183,7 +183,7 @@ def test_reading_and_writing_a_request_is_counted(
 ) -> None:
     """A large request costs most before and behind its handler."""
     now_ns = 0
-    monkeypatch.setattr(dispatch, "perf_counter_ns", lambda: now_ns)
+    monkeypatch.setattr(dispatch, "clock_ns", lambda: now_ns)
     decode, encode = messages.decode_request, messages.encode_response
 
     def slow(work: Any, milliseconds: int) -> Any:

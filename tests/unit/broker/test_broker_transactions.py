@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kio.serial import entity_reader, entity_writer
+from kio_entities import build
 from node import START_MS, NodeUnderTest, joined
 
 from tidelog.broker import transaction_markers
@@ -39,7 +40,7 @@ def ask(node: NodeUnderTest, module: str, version: int, **fields: Any) -> Any:
     row = ROWS[module]
     message = messages._message_class(module, version, "request")
     out = io.BytesIO()
-    entity_writer(message)(out, messages._builder(message)(fields))
+    entity_writer(message)(out, build(message)(fields))
     header = struct.pack(">hhih", row.key, version, 5, 4) + b"test"
     answer = node.handle(header + (b"\x00" if row.flexible(version) else b"") + out.getvalue())
     if isinstance(answer, PendingAnswer) and answer.chunks is None:

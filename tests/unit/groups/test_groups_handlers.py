@@ -12,7 +12,9 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
+from kio_entities import build
 from node import NodeUnderTest, joined
 
 from tidelog.broker.coordinator_runtime import coordinator_partition, java_string_hash
@@ -35,7 +37,7 @@ def send(node: NodeUnderTest, module: str, version: int, **fields: Any) -> Any:
     row = ROWS[module]
     message = messages._message_class(module, version, "request")
     out = io.BytesIO()
-    entity_writer(message)(out, messages._builder(message)(fields))
+    entity_writer(message)(out, build(message)(fields))
     header = struct.pack(">hhih", row.key, version, 5, 4) + b"test"
     return node.handle(header + (b"\x00" if row.flexible(version) else b"") + out.getvalue())
 

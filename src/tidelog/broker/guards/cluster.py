@@ -20,6 +20,7 @@ from tidelog.broker.guards.guard import (
 )
 from tidelog.model.acls import AclOperation
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.slices import each
 
 if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
@@ -49,9 +50,9 @@ def refused_moves(body: Any) -> Fields:
     responses = [
         {
             "name": topic.name,
-            "partitions": partition_rows([one.partition_index for one in topic.partitions], CLUSTER_REFUSED),
+            "partitions": partition_rows((one.partition_index for one in topic.partitions), CLUSTER_REFUSED),
         }
-        for topic in body.topics
+        for topic in each(body.topics)
     ]
     return {"error_code": CLUSTER_REFUSED, "error_message": _MESSAGE, "responses": responses}
 
@@ -63,10 +64,10 @@ def refused_elections(body: Any) -> Fields:
             "topic": topic.topic,
             "partition_result": [
                 {"partition_id": index, "error_code": CLUSTER_REFUSED, "error_message": _MESSAGE}
-                for index in topic.partitions
+                for index in each(topic.partitions)
             ],
         }
-        for topic in body.topic_partitions or ()
+        for topic in each(body.topic_partitions or ())
     ]
     return {"error_code": CLUSTER_REFUSED, "replica_election_results": results}
 
@@ -74,8 +75,8 @@ def refused_elections(body: Any) -> Fields:
 def refused_log_moves(body: Any) -> Fields:
     """The refusal of AlterReplicaLogDirs, which names every partition."""
     results: dict[str, list[Fields]] = {}
-    for directory in body.dirs:
-        for topic in directory.topics:
+    for directory in each(body.dirs):
+        for topic in each(directory.topics):
             results.setdefault(topic.name, []).extend(partition_rows(topic.partitions, CLUSTER_REFUSED))
     return {"results": [{"topic_name": name, "partitions": rows} for name, rows in results.items()]}
 
@@ -83,13 +84,13 @@ def refused_log_moves(body: Any) -> Fields:
 def refused_acls(body: Any) -> Fields:
     """The refusal of CreateAcls, one for each."""
     row = {"error_code": CLUSTER_REFUSED, "error_message": _MESSAGE}
-    return {"results": [row for _ in body.creations]}
+    return {"results": [row for _ in each(body.creations)]}
 
 
 def refused_filters(body: Any) -> Fields:
     """The refusal of DeleteAcls, one for each filter."""
     row = {"error_code": CLUSTER_REFUSED, "error_message": _MESSAGE, "matching_acls": []}
-    return {"filter_results": [row for _ in body.filters]}
+    return {"filter_results": [row for _ in each(body.filters)]}
 
 
 def refused_quotas(body: Any) -> Fields:
@@ -101,20 +102,20 @@ def refused_quotas(body: Any) -> Fields:
                 "error_message": _MESSAGE,
                 "entity": [
                     {"entity_type": part.entity_type, "entity_name": part.entity_name}
-                    for part in entry.entity
+                    for part in each(entry.entity)
                 ],
             }
-            for entry in body.entries
+            for entry in each(body.entries)
         ]
     }
 
 
 def refused_scram_changes(body: Any) -> Fields:
     """The refusal of AlterUserScramCredentials, one for each user."""
-    names = dict.fromkeys(one.name for one in (*body.deletions, *body.upsertions))
+    names = dict.fromkeys(one.name for one in each((*body.deletions, *body.upsertions)))
     return {
         "results": [
-            {"user": name, "error_code": CLUSTER_REFUSED, "error_message": _MESSAGE} for name in names
+            {"user": name, "error_code": CLUSTER_REFUSED, "error_message": _MESSAGE} for name in each(names)
         ]
     }
 
@@ -157,7 +158,7 @@ def _configs(operation: AclOperation, answered: str) -> Guard:
                 "resource_name": resource.resource_name,
                 "configs": [],
             }
-            for resource in refused
+            for resource in each(refused)
         ]
         return serve_allowed(request, serve, "resources", kept, answered, rows)
 

@@ -26,6 +26,7 @@ from tidelog.groups.consumer_responses import heartbeat_error
 from tidelog.groups.responses import no_offset
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.slices import each
 
 if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
@@ -70,7 +71,7 @@ def leave_group(access: Access, request: "Request", serve: Serve) -> Answer:
 def describe_groups(access: Access, request: "Request", serve: Serve) -> Answer:
     """DESCRIBE on each group."""
     kept, refused = parted(request.body.groups, lambda name: access.may_group(_DESCRIBE, name))
-    rows = [responses.described_missing(name, GROUP_REFUSED, None) for name in refused]
+    rows = [responses.described_missing(name, GROUP_REFUSED, None) for name in each(refused)]
     answer = serve_allowed(request, serve, "groups", kept, "groups", rows)
     return changed(answer, lambda fields: _with_group_operations(access, fields))
 
@@ -83,7 +84,7 @@ def _with_group_operations(access: Access, fields: Fields) -> Fields:
             {**group, "authorized_operations": access.operations(ResourceType.GROUP, group["group_id"])}
             if "authorized_operations" in group
             else group
-            for group in fields["groups"]
+            for group in each(fields["groups"])
         ],
     }
 
@@ -104,7 +105,8 @@ def list_groups(access: Access, request: "Request", serve: Serve) -> Answer:
 def delete_groups(access: Access, request: "Request", serve: Serve) -> Answer:
     """DELETE on each group."""
     kept, refused = parted(request.body.groups_names, lambda name: access.may_group(_DELETE, name))
-    rows: list[Fields] = [{"group_id": name, "error_code": GROUP_REFUSED} for name in dict.fromkeys(refused)]
+    names = dict.fromkeys(refused)
+    rows: list[Fields] = [{"group_id": name, "error_code": GROUP_REFUSED} for name in each(names)]
     return serve_allowed(request, serve, "groups_names", kept, "results", rows)
 
 
@@ -122,7 +124,7 @@ def find_coordinator(access: Access, request: "Request", serve: Serve) -> Answer
     if request.version < _KEYS_SINCE:
         return serve(request) if may(request.body.key) else nowhere
     kept, refused = parted(request.body.coordinator_keys, may)
-    rows: list[Fields] = [{**nowhere, "key": key} for key in refused]
+    rows: list[Fields] = [{**nowhere, "key": key} for key in each(refused)]
     return serve_allowed(request, serve, "coordinator_keys", kept, "coordinators", rows)
 
 
@@ -130,18 +132,18 @@ def find_coordinator(access: Access, request: "Request", serve: Serve) -> Answer
 
 
 def _committed_refusal(topic: Any, name: str | None, error: ErrorCode) -> Fields:
-    indexes = [part.partition_index for part in topic.partitions]
+    indexes = [part.partition_index for part in each(topic.partitions)]
     topic_id = getattr(topic, "topic_id", None)
     return {"name": name, "topic_id": topic_id, "partitions": partition_rows(indexes, error)}
 
 
 def offset_commit(access: Access, request: "Request", serve: Serve) -> Answer:
     """READ on the group and on each topic; an id that nobody has is the handler's to refuse."""
-    topics = [(topic, access.topic_name(topic)) for topic in request.body.topics]
+    topics = [(topic, access.topic_name(topic)) for topic in each(request.body.topics)]
     if not access.may_group(_READ, request.body.group_id):
-        return {"topics": [_committed_refusal(topic, name, GROUP_REFUSED) for topic, name in topics]}
+        return {"topics": [_committed_refusal(topic, name, GROUP_REFUSED) for topic, name in each(topics)]}
     kept, refused = parted(topics, lambda item: item[1] is None or access.may_topic(_READ, item[1]))
-    rows = [_committed_refusal(topic, name, TOPIC_REFUSED) for topic, name in refused]
+    rows = [_committed_refusal(topic, name, TOPIC_REFUSED) for topic, name in each(refused)]
     return serve_allowed(request, serve, "topics", [topic for topic, _ in kept], "topics", rows)
 
 
@@ -154,9 +156,9 @@ def txn_offset_commit(access: Access, request: "Request", serve: Serve) -> Answe
     elif not access.may_group(_READ, body.group_id):
         error = GROUP_REFUSED
     if error is not None:
-        return {"topics": [_committed_refusal(topic, topic.name, error) for topic in body.topics]}
+        return {"topics": [_committed_refusal(topic, topic.name, error) for topic in each(body.topics)]}
     kept, refused = parted(body.topics, lambda topic: access.may_topic(_READ, topic.name))
-    rows = [_committed_refusal(topic, topic.name, TOPIC_REFUSED) for topic in refused]
+    rows = [_committed_refusal(topic, topic.name, TOPIC_REFUSED) for topic in each(refused)]
     return serve_allowed(request, serve, "topics", kept, "topics", rows)
 
 
@@ -169,9 +171,9 @@ def offset_delete(access: Access, request: "Request", serve: Serve) -> Answer:
     rows: list[Fields] = [
         {
             "name": topic.name,
-            "partitions": partition_rows([part.partition_index for part in topic.partitions], TOPIC_REFUSED),
+            "partitions": partition_rows((part.partition_index for part in topic.partitions), TOPIC_REFUSED),
         }
-        for topic in refused
+        for topic in each(refused)
     ]
     if not rows:
         return serve(request)
@@ -215,15 +217,15 @@ def _described_topics(access: Access, topics: Any) -> tuple[Any, list[Fields]]:
     """The topics of a group that may be described, and the refusals of the others."""
     if topics is None:
         return None, []
-    named = [(topic, access.topic_name(topic)) for topic in topics]
+    named = [(topic, access.topic_name(topic)) for topic in each(topics)]
     kept, refused = parted(named, lambda item: item[1] is None or access.may_topic(_DESCRIBE, item[1]))
     rows: list[Fields] = [
         {
             "name": name,
             "topic_id": getattr(topic, "topic_id", None),
-            "partitions": [no_offset(index, TOPIC_REFUSED) for index in topic.partition_indexes],
+            "partitions": [no_offset(index, TOPIC_REFUSED) for index in each(topic.partition_indexes)],
         }
-        for topic, name in refused
+        for topic, name in each(refused)
     ]
     return tuple(topic for topic, _ in kept), rows
 
@@ -243,9 +245,11 @@ def _fetch_single(access: Access, request: "Request", serve: Serve) -> Answer:
             topics = [
                 {
                     "name": topic.name,
-                    "partitions": [no_offset(index, GROUP_REFUSED) for index in topic.partition_indexes],
+                    "partitions": [
+                        no_offset(index, GROUP_REFUSED) for index in each(topic.partition_indexes)
+                    ],
                 }
-                for topic in body.topics
+                for topic in each(body.topics)
             ]
         return {"error_code": GROUP_REFUSED, "topics": topics}
     kept, rows = _described_topics(access, body.topics)
@@ -261,7 +265,7 @@ def consumer_group_heartbeat(access: Access, request: "Request", serve: Serve) -
     body = request.body
     if not access.may_group(_READ, body.group_id):
         return heartbeat_error(GROUP_REFUSED, None)
-    if not all(access.may_topic(_DESCRIBE, name) for name in body.subscribed_topic_names or ()):
+    if not all(access.may_topic(_DESCRIBE, name) for name in each(body.subscribed_topic_names or ())):
         return heartbeat_error(TOPIC_REFUSED, None)
     return serve(request)
 
@@ -269,11 +273,11 @@ def consumer_group_heartbeat(access: Access, request: "Request", serve: Serve) -
 def consumer_group_describe(access: Access, request: "Request", serve: Serve) -> Answer:
     """DESCRIBE on each group, and on the topics that its members read."""
     kept, refused = parted(request.body.group_ids, lambda name: access.may_group(_DESCRIBE, name))
-    rows = [consumer_group_missing(name, GROUP_REFUSED, None) for name in refused]
+    rows = [consumer_group_missing(name, GROUP_REFUSED, None) for name in each(refused)]
     answer = serve_allowed(request, serve, "group_ids", kept, "groups", rows)
 
     def finish(fields: Fields) -> Fields:
-        shown = {**fields, "groups": [_shown_group(access, group) for group in fields["groups"]]}
+        shown = {**fields, "groups": [_shown_group(access, group) for group in each(fields["groups"])]}
         return _with_group_operations(access, shown)
 
     return changed(answer, finish)
@@ -286,7 +290,7 @@ def _shown_group(access: Access, group: Fields) -> Fields:
         for side in ("assignment", "target_assignment")
         for topic in member[side]["topic_partitions"]
     }
-    if all(access.may_topic(_DESCRIBE, name) for name in names):
+    if all(access.may_topic(_DESCRIBE, name) for name in each(names)):
         return group
     message = "The group has described topic(s) that the client is not authorized to describe."
     return consumer_group_missing(group["group_id"], TOPIC_REFUSED, message)

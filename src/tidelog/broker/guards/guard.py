@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.broker.parking import Parked
 from tidelog.model.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.slices import each
 from tidelog.security.acl import IMPLY_DESCRIBE
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Access:
 
     def may_topic(self, operation: AclOperation, name: str) -> bool:
         return self._authorization.allows(self._context, operation, ResourceType.TOPIC, name)
+
+    def may_describe(self, name: str) -> bool:
+        """Whether a topic may be known; nobody asked for it by name, so a denial is not logged."""
+        context = self._context
+        return self._authorization.describes_topic(context.principal, context.host, name)
 
     def may_group(self, operation: AclOperation, group_id: str) -> bool:
         return self._authorization.allows(self._context, operation, ResourceType.GROUP, group_id)
@@ -104,7 +110,7 @@ def parted(items: Iterable[T], allowed: Callable[[T], bool]) -> tuple[list[T], l
     """The items that are allowed, and the others."""
     kept: list[T] = []
     refused: list[T] = []
-    for item in items:
+    for item in each(items):
         (kept if allowed(item) else refused).append(item)
     return kept, refused
 
@@ -139,4 +145,4 @@ def serve_allowed(
 
 def partition_rows(indexes: Iterable[int], error: ErrorCode, **fields: Any) -> list[Fields]:
     """One refusal for each partition."""
-    return [{"partition_index": index, "error_code": error, **fields} for index in indexes]
+    return [{"partition_index": index, "error_code": error, **fields} for index in each(indexes)]

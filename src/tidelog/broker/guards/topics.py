@@ -1,7 +1,7 @@
 """Guards of what is done to topics and their partitions."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from tidelog.broker.guards.guard import (
 )
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.identifiers import INTERNAL_TOPICS
+from tidelog.protocol.slices import each
 
 if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
@@ -47,11 +48,13 @@ def list_offsets(access: Access, request: "Request", serve: Serve) -> Answer:
     kept, refused = parted(
         request.body.topics, lambda topic: access.may_topic(AclOperation.DESCRIBE, topic.name)
     )
-    rows = [_refused_topic(topic, [part.partition_index for part in topic.partitions]) for topic in refused]
+    rows = [
+        _refused_topic(topic, (part.partition_index for part in topic.partitions)) for topic in each(refused)
+    ]
     return serve_allowed(request, serve, "topics", kept, "topics", rows)
 
 
-def _refused_topic(topic: Any, indexes: list[int], **fields: Any) -> Fields:
+def _refused_topic(topic: Any, indexes: Iterable[int], **fields: Any) -> Fields:
     return {"name": topic.name, "partitions": partition_rows(indexes, TOPIC_REFUSED, **fields)}
 
 
@@ -61,20 +64,28 @@ def metadata(access: Access, request: "Request", serve: Serve) -> Answer:
     topics = body.topics
     finish = _with_topic_operations(access)
     if topics is None or (request.version == 0 and not topics):
+        if not any(access.may_describe(name) for name in each(access.image.topics)):
+            # Not all of them worked out to be thrown away.
+            return changed(_serve_none(request, serve), finish)
         return changed(serve(request), lambda fields: finish(_only_described(access, fields)))
     kept, refused = parted(topics, lambda topic: _may_describe(access, topic))
     creatable, uncreatable = parted(kept, lambda topic: _may_create(access, request, topic))
     if not (refused or uncreatable):
         return changed(serve(request), finish)
-    rows = [_metadata_refusal(request, topic, created=False) for topic in refused]
-    rows += [_metadata_refusal(request, topic, created=True) for topic in uncreatable]
-    # An empty list means all topics in version 0, so there something unknown stands in for it.
-    if not creatable and request.version == 0:
-        answer = serve(with_body(request, topics=(type(topics[0])(name=""),)))
-        answer = changed(answer, lambda fields: {**fields, "topics": []})
-    else:
-        answer = serve(with_body(request, topics=tuple(creatable)))
+    rows = [_metadata_refusal(request, topic, created=False) for topic in each(refused)]
+    rows += [_metadata_refusal(request, topic, created=True) for topic in each(uncreatable)]
+    answer = serve(with_body(request, topics=tuple(creatable))) if creatable else _serve_none(request, serve)
     return with_rows(changed(answer, finish), "topics", rows)
+
+
+def _serve_none(request: "Request", serve: Serve) -> Answer:
+    """The answer without topics."""
+    if request.version > 0:
+        return serve(with_body(request, topics=()))
+    # An empty list means all topics in version 0, so there something unknown stands in for it.
+    topic_class = importlib.import_module(type(request.body).__module__).MetadataRequestTopic
+    answer = serve(with_body(request, topics=(topic_class(name=""),)))
+    return changed(answer, lambda fields: {**fields, "topics": []})
 
 
 def _only_described(access: Access, fields: Fields) -> Fields:
@@ -124,7 +135,7 @@ def _with_topic_operations(access: Access) -> Callable[[Fields], Fields]:
                 **topic,
                 "topic_authorized_operations": access.operations(ResourceType.TOPIC, topic["name"]),
             }
-            for topic in fields["topics"]
+            for topic in each(fields["topics"])
         ]
         finished = {**fields, "topics": topics}
         if fields.get("cluster_authorized_operations", OPERATIONS_NOT_ASKED) != OPERATIONS_NOT_ASKED:
@@ -137,7 +148,7 @@ def _with_topic_operations(access: Access) -> Callable[[Fields], Fields]:
 def describe_topic_partitions(access: Access, request: "Request", serve: Serve) -> Answer:
     """DESCRIBE on each topic; of all topics those without it are passed over."""
     body, cursor = request.body, request.body.cursor
-    asked = {topic.name for topic in body.topics}
+    asked = {topic.name for topic in each(body.topics)}
     if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
         return serve(request)  # refused by the handler, before it looks at any topic
     names = sorted(asked or access.image.topics)
@@ -163,11 +174,11 @@ def create_topics(access: Access, request: "Request", serve: Serve) -> Answer:
         topics, lambda topic: everywhere or access.may_topic(AclOperation.CREATE, topic.name)
     )
     rows: list[Fields] = [
-        {"name": name, **_CREATION_REFUSED} for name in dict.fromkeys(topic.name for topic in refused)
+        {"name": name, **_CREATION_REFUSED} for name in each(dict.fromkeys(topic.name for topic in refused))
     ]
 
     def finish(fields: Fields) -> Fields:
-        return {**fields, "topics": [_without_secrets(access, topic) for topic in fields["topics"]]}
+        return {**fields, "topics": [_without_secrets(access, topic) for topic in each(fields["topics"])]}
 
     if not kept:
         return {"topics": rows}
@@ -192,10 +203,10 @@ def delete_topics(access: Access, request: "Request", serve: Serve) -> Answer:
         return serve(request)
     if request.version < _FIRST_DELETE_BY_ID:
         kept, refused = parted(request.body.topic_names, lambda name: _may_delete(access, name))
-        rows = [_deletion_refusal(name, None) for name in dict.fromkeys(refused)]
+        rows = [_deletion_refusal(name, None) for name in each(dict.fromkeys(refused))]
         return serve_allowed(request, serve, "topic_names", kept, "responses", rows)
     topics, rows = [], []
-    for topic in request.body.topics:
+    for topic in each(request.body.topics):
         name = topic.name
         if name is None and topic.topic_id is not None:
             name = access.image.topic_names_by_id.get(topic.topic_id)
@@ -233,7 +244,7 @@ def create_partitions(access: Access, request: "Request", serve: Serve) -> Answe
     )
     rows: list[Fields] = [
         {"name": name, "error_code": TOPIC_REFUSED, "error_message": None}
-        for name in dict.fromkeys(topic.name for topic in refused)
+        for name in each(dict.fromkeys(topic.name for topic in refused))
     ]
     return serve_allowed(request, serve, "topics", kept, "results", rows)
 
@@ -244,8 +255,8 @@ def delete_records(access: Access, request: "Request", serve: Serve) -> Answer:
         request.body.topics, lambda topic: access.may_topic(AclOperation.DELETE, topic.name)
     )
     rows = [
-        _refused_topic(topic, [part.partition_index for part in topic.partitions], low_watermark=-1)
-        for topic in refused
+        _refused_topic(topic, (part.partition_index for part in topic.partitions), low_watermark=-1)
+        for topic in each(refused)
     ]
     return serve_allowed(request, serve, "topics", kept, "topics", rows)
 
@@ -253,7 +264,7 @@ def delete_records(access: Access, request: "Request", serve: Serve) -> Answer:
 def describe_producers(access: Access, request: "Request", serve: Serve) -> Answer:
     """READ on each topic."""
     kept, refused = parted(request.body.topics, lambda topic: access.may_topic(AclOperation.READ, topic.name))
-    rows = [_refused_topic(topic, list(topic.partition_indexes)) for topic in refused]
+    rows = [_refused_topic(topic, topic.partition_indexes) for topic in each(refused)]
     return serve_allowed(request, serve, "topics", kept, "topics", rows)
 
 
@@ -268,9 +279,9 @@ def offset_for_leader_epoch(access: Access, request: "Request", serve: Serve) ->
         {
             "topic": topic.topic,
             "partitions": [
-                {"partition": part.partition, "error_code": TOPIC_REFUSED} for part in topic.partitions
+                {"partition": part.partition, "error_code": TOPIC_REFUSED} for part in each(topic.partitions)
             ],
         }
-        for topic in refused
+        for topic in each(refused)
     ]
     return serve_allowed(request, serve, "topics", kept, "topics", rows)

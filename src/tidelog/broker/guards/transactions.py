@@ -19,6 +19,7 @@ from tidelog.broker.guards.guard import (
 )
 from tidelog.model.acls import AclOperation
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.slices import each
 
 if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
@@ -75,10 +76,10 @@ def _added(topics: Any, error_of: Any) -> Fields:
                 "name": topic.name,
                 "results_by_partition": [
                     {"partition_index": index, "partition_error_code": error_of(topic.name, index)}
-                    for index in topic.partitions
+                    for index in each(topic.partitions)
                 ],
             }
-            for topic in topics
+            for topic in each(topics)
         ]
     }
 
@@ -112,10 +113,10 @@ def write_txn_markers(access: Access, request: "Request", serve: Serve) -> Answe
                         "name": topic.name,
                         "partitions": partition_rows(topic.partition_indexes, CLUSTER_REFUSED),
                     }
-                    for topic in marker.topics
+                    for topic in each(marker.topics)
                 ],
             }
-            for marker in request.body.markers
+            for marker in each(request.body.markers)
         ]
     }
 
@@ -125,17 +126,19 @@ def describe_transactions(access: Access, request: "Request", serve: Serve) -> A
     kept, refused = parted(
         request.body.transactional_ids, lambda name: not name or access.may_transaction(_DESCRIBE, name)
     )
-    rows: list[Fields] = [{"transactional_id": name, "error_code": TRANSACTION_REFUSED} for name in refused]
+    rows: list[Fields] = [
+        {"transactional_id": name, "error_code": TRANSACTION_REFUSED} for name in each(refused)
+    ]
     answer = serve_allowed(request, serve, "transactional_ids", kept, "transaction_states", rows)
 
     def shown(state: Fields) -> Fields:
         topics = state.get("topics") or ()
         return {**state, "topics": [one for one in topics if access.may_topic(_DESCRIBE, one["topic"])]}
 
-    return changed(
-        answer,
-        lambda fields: {**fields, "transaction_states": [shown(one) for one in fields["transaction_states"]]},
-    )
+    def finish(fields: Fields) -> Fields:
+        return {**fields, "transaction_states": [shown(one) for one in each(fields["transaction_states"])]}
+
+    return changed(answer, finish)
 
 
 def list_transactions(access: Access, request: "Request", serve: Serve) -> Answer:

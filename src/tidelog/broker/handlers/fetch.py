@@ -37,6 +37,7 @@ from tidelog.protocol.fetch import (
     decode_request,
     encode_response,
 )
+from tidelog.protocol.slices import STEP, checkpoint, whole
 from tidelog.storage.readable_log import LogSlice
 
 if TYPE_CHECKING:
@@ -135,7 +136,10 @@ class FetchPlan:
         rack = request.rack_id if self.broker.rack_aware_reads else ""
         find_partition = self.broker.find_partition
         guarded = self.broker.authorization is not None
-        for key, wanted in self.wanted():
+        for number, (key, wanted) in enumerate(self.wanted()):
+            if number % STEP == STEP - 1 and not collected.found:
+                # Not once there is something to wait for: what arrives meanwhile would be missed.
+                checkpoint()
             if guarded and not self._may_read(key):
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 collected.rows.append((key, Fetched(wanted.partition, code)))
@@ -191,7 +195,9 @@ class FetchPlan:
             partition.sent_bytes += size_bytes
             partition.sent_messages += messages
         topics: dict[str | UUID, list[Fetched]] = {}
-        for (topic, _), fetched in rows:
+        for number, ((topic, _), fetched) in enumerate(rows):
+            if number % STEP == STEP - 1:
+                checkpoint()
             topics.setdefault(topic, []).append(fetched)
             if fetched.error:
                 self.broker.metrics.requests.error(FETCH, fetched.error)
@@ -282,7 +288,7 @@ def handle(
         if authorization is not None and not authorization.allows_cluster_action(context):
             return _refuse_follower(request, version, correlation_id)
         context.is_replica = True
-        return _handle_follower(broker, request, version, correlation_id, now_ms)
+        return whole(_handle_follower, broker, request, version, correlation_id, now_ms)
     session: FetchSession | None = None
     opened = False
     if request.session_id or request.session_epoch >= 0:
@@ -322,7 +328,9 @@ def _may_remember(broker: "Broker", context: ConnectionContext, request: FetchRe
     """Whether a session may keep what a request names: all of it may be read, and nearly all exists."""
     image, authorization = broker.image, broker.authorization
     unknown = 0
-    for asked, partitions in request.topics:
+    for number, (asked, partitions) in enumerate(request.topics):
+        if number % STEP == STEP - 1:
+            checkpoint()
         name = asked if isinstance(asked, str) else image.topic_names_by_id.get(asked)
         if authorization is not None and (
             name is None or not authorization.allows(context, AclOperation.READ, ResourceType.TOPIC, name)
@@ -338,10 +346,16 @@ def _may_remember(broker: "Broker", context: ConnectionContext, request: FetchRe
 
 def _refuse_follower(request: FetchRequest, version: int, correlation_id: int) -> Chunks:
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    topics = [
-        (topic, [Fetched(wanted.partition, code) for wanted in wanted_list])
-        for topic, wanted_list in request.topics
-    ]
+    topics: list[tuple[str | UUID, list[Fetched]]] = []
+    for topic, wanted_list in request.topics:
+        rows: list[Fetched] = []
+        for wanted in wanted_list:
+            rows.append(Fetched(wanted.partition, code))
+            if len(rows) % STEP == 0:
+                checkpoint()
+        topics.append((topic, rows))
+        if len(topics) % STEP == 0:
+            checkpoint()
     return encode_response(topics, version, correlation_id)
 
 

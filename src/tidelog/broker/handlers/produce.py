@@ -17,7 +17,9 @@ first batch of a transaction in each partition (see transactional_produce).
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -44,6 +46,7 @@ from tidelog.protocol.produce import (
     decode_request,
     encode_response,
 )
+from tidelog.protocol.slices import STEP, checkpoint, whole
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -191,7 +194,7 @@ def _handle_transactional(
         return _append_all(broker, context, version, correlation_id, frame, request, refused)
 
     produce = TransactionalProduce(append_all, frame, request)
-    submit(broker, _authorized(broker, context, request), version, produce.append)
+    whole(submit, broker, _authorized(broker, context, request), version, produce.append)
     if not produce.waits:
         return produce.outcome
     if request.acks == ACKS_NONE:
@@ -241,13 +244,7 @@ def _append_all(
     now_ms = broker.clock.now_ms()
     targets = Targets({}, {})
     if acks in ACKS_VALID:
-        answers = [
-            (
-                topic,
-                _append_topic(broker, context, request, topic, partitions, version, now_ms, targets, refused),
-            )
-            for topic, partitions in request.topics
-        ]
+        answers = _append_topics(broker, context, request, version, now_ms, targets, refused)
     else:
         answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     _count_errors(broker, answers)
@@ -413,6 +410,28 @@ def _remember_shape(
         remember(context, known, frame, version, image_version, topic, partition, records, timeout_ms)
 
 
+def _append_topics(
+    broker: "Broker",
+    context: ConnectionContext,
+    request: ProduceRequest,
+    version: int,
+    now_ms: int,
+    targets: Targets,
+    refused: Results,
+) -> list[ProducedTopic]:
+    """Append topic by topic, in slices until something is appended: what waits for it must not come late."""
+    answers: list[ProducedTopic] = []
+    append: Callable[..., list[PartitionProduced]] = _append_topic
+    for topic, partitions in request.topics:
+        rows = append(broker, context, request, topic, partitions, version, now_ms, targets, refused)
+        answers.append((topic, rows))
+        if append is _append_topic and any(not row.error for row in rows):
+            append = partial(whole, _append_topic)
+        elif append is _append_topic and len(answers) % STEP == 0:
+            checkpoint()
+    return answers
+
+
 def _append_topic(
     broker: "Broker",
     context: ConnectionContext,
@@ -428,14 +447,15 @@ def _append_topic(
     produced: list[PartitionProduced] = []
     waits = request.acks == ACKS_ALL
     if broker.authorization is not None and not _may_write(broker, context, topic):
-        return [PartitionProduced(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for index, _ in partitions]
+        return _refused_rows(partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-        return [PartitionProduced(index, ErrorCode.INVALID_TOPIC_EXCEPTION) for index, _ in partitions]
+        return _refused_rows(partitions, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if name is None:
+        return _refused_rows(partitions, ErrorCode.UNKNOWN_TOPIC_ID)
     for index, records in partitions:
-        partition = broker.partitions.get((name, index))  # type: ignore[arg-type]
+        partition = broker.partitions.get((name, index))
         if partition is None:
-            error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else broker.absence(name, index)
-            produced.append(PartitionProduced(index, error))
+            produced.append(PartitionProduced(index, broker.absence(name, index)))
             continue
         if version < FIRST_ZSTD and records is not None and _is_zstd(records):
             produced.append(PartitionProduced(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
@@ -480,18 +500,26 @@ def _refusal(index: int, refused: Refused, log_start_offset: int) -> PartitionPr
     )
 
 
+def _refused_rows(
+    partitions: list[tuple[int, memoryview | None]], code: ErrorCode
+) -> list[PartitionProduced]:
+    rows: list[PartitionProduced] = []
+    for index, _ in partitions:
+        rows.append(PartitionProduced(index, code))
+        if len(rows) % STEP == 0:
+            checkpoint()
+    return rows
+
+
 def _refuse_all(request: ProduceRequest, code: ErrorCode) -> list[ProducedTopic]:
-    return [
-        (topic, [PartitionProduced(index, code) for index, _ in partitions])
-        for topic, partitions in request.topics
-    ]
+    return [(topic, _refused_rows(partitions, code)) for topic, partitions in request.topics]
 
 
 def _count_errors(broker: "Broker", answers: list[ProducedTopic]) -> None:
-    for _, partitions in answers:
-        for produced in partitions:
-            if produced.error:
-                broker.metrics.requests.error(PRODUCE, produced.error)
+    counted = Counter(produced.error for _, partitions in answers for produced in partitions)
+    for error, count in counted.items():
+        if error:
+            broker.metrics.requests.error(PRODUCE, error, count)
 
 
 def _close_on_error(answers: list[ProducedTopic]) -> None:

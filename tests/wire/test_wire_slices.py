@@ -1,0 +1,142 @@
+"""Long requests in slices over real connections: everything in order, nothing kept, others served between."""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from kafka_wire import WireClient, batch_of, fetch_frame, frame, produce_frame, request_frame
+
+from tidelog.protocol import slices as slices_module
+from tidelog.server import connection as connection_module
+from tidelog.server.edge import Edge
+from tidelog.server.process import BrokerThread
+
+NAMES = 2_000
+
+
+@pytest.fixture
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices and turns that are over at once, so that everything that can be put aside is."""
+    monkeypatch.setattr(slices_module, "SLICE_NS", 0)
+    monkeypatch.setattr(connection_module, "TURN_NS", 0)
+
+
+@pytest.fixture
+def edge(broker: BrokerThread) -> Iterator[Edge]:
+    assert broker.node is not None
+    edge = broker.node.edge
+    assert edge is not None
+    yield edge
+    deadline = time.monotonic() + 10
+    while (edge.receive_bytes or edge._long_count or edge._later) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (edge.receive_bytes, edge._long_count, len(edge._later)) == (0, 0, 0)
+
+
+def open_stream(broker: BrokerThread) -> socket.socket:
+    host, port = broker.bootstrap.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), 30)
+
+
+def metadata(correlation_id: int, names: int = NAMES, length: int = 20) -> bytes:
+    fields = {
+        "topics": [{"name": f"{number:06d}".ljust(length, "n")} for number in range(names)],
+        "allow_auto_topic_creation": False,
+    }
+    return request_frame("metadata", 12, correlation_id, fields)
+
+
+def receive(stream: socket.socket) -> bytes:
+    size = struct.unpack(">i", exactly(stream, 4))[0]
+    return exactly(stream, size)
+
+
+def exactly(stream: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = stream.recv(count - len(data))
+        assert part, "closed"
+        data += part
+    return bytes(data)
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_answers_come_in_the_order_of_requests(broker: BrokerThread, edge: Edge, topic: str) -> None:
+    frames = []
+    for number in range(0, 60, 6):
+        frames += [
+            metadata(number),
+            produce_frame(topic, 0, batch_of(b"x" * 9_000), correlation_id=number + 1),
+            frame(18, 0, number + 2, b"", flexible=False),
+            fetch_frame(topic, 0, 0, correlation_id=number + 3),
+            metadata(number + 4, 10),
+            produce_frame(topic, 1, batch_of(b"y"), correlation_id=number + 5),
+        ]
+    with open_stream(broker) as stream:
+        sender = threading.Thread(target=stream.sendall, args=(b"".join(frames),))
+        sender.start()
+        answers = [receive(stream) for _ in frames]
+        sender.join(10)
+    assert [struct.unpack_from(">i", answer)[0] for answer in answers] == list(range(60))
+    assert all(b"%06d" % (NAMES - 1) in answer for answer in answers[::6])
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_many_long_requests_at_once_are_all_answered(broker: BrokerThread, edge: Edge) -> None:
+    streams = [open_stream(broker) for _ in range(12)]
+    try:
+        for number, stream in enumerate(streams):
+            stream.sendall(metadata(number))
+        for number, stream in enumerate(streams):
+            answer = receive(stream)
+            assert struct.unpack_from(">i", answer)[0] == number and len(answer) > NAMES * 20
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_connections_that_go_leave_nothing_behind(
+    broker: BrokerThread, edge: Edge, client: WireClient
+) -> None:
+    for _ in range(10):
+        streams = [open_stream(broker) for _ in range(5)]
+        for stream in streams:
+            stream.sendall(metadata(1) * 3)
+        for stream in streams:
+            stream.close()
+    assert client.ask("metadata", 12, topics=[]).brokers
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_a_long_request_that_is_malformed_at_its_end_closes_its_connection(
+    broker: BrokerThread, edge: Edge
+) -> None:
+    body = bytearray(metadata(1))
+    body[body.rindex(b"%06d" % (NAMES - 1))] = 0xFF  # the last name is no text any more
+    with open_stream(broker) as stream:
+        stream.sendall(metadata(0) + bytes(body) + metadata(2))
+        assert struct.unpack_from(">i", receive(stream))[0] == 0
+        with contextlib.suppress(ConnectionResetError):
+            assert stream.recv(1) == b""
+
+
+def test_others_are_served_while_a_long_request_is(
+    broker: BrokerThread, edge: Edge, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who asks while a long request is under way gets the answer before that is over."""
+    monkeypatch.setattr(slices_module, "SLICE_NS", 100_000)
+    with open_stream(broker) as stream:
+        stream.sendall(metadata(7, 40_000, 6))
+        while not edge._long_count:
+            time.sleep(0.0005)
+        rounds = 0
+        while edge._long_count:
+            assert client.ask("metadata", 12, topics=[]).brokers
+            rounds += 1
+        assert struct.unpack_from(">i", receive(stream))[0] == 7
+    assert rounds > 5
