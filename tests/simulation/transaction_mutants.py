@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from tidelog.broker.transaction_guards import Guards
 from tidelog.broker.transactional_writes import TransactionalWrites, Write
 from tidelog.model.effects import Append, Reply, SetTimer
 from tidelog.model.errors import ErrorCode
@@ -272,16 +273,42 @@ def _epochs_before_pending_steps() -> Patch:
 
 
 def _producer_ids_before_pending_steps() -> Patch:
-    original = TransactionMachine._add_partitions
+    original = TransactionMachine._ask_to_add
 
-    def add_partitions(self: TransactionMachine, command: Any, now_ms: int) -> None:
+    def ask_to_add(self: TransactionMachine, command: Any, now_ms: int) -> None:
         transaction = self.transactions.get(command.transactional_id)
         if transaction is not None and transaction.producer_id != command.producer_id:
             self._outbox.reply(command.token, {"error_code": ErrorCode.INVALID_PRODUCER_ID_MAPPING})
         else:
             original(self, command, now_ms)
 
+    return TransactionMachine, "_ask_to_add", ask_to_add
+
+
+def _those_that_wait_are_believed() -> Patch:
+    original = TransactionMachine._add_partitions
+
+    def add_partitions(self: TransactionMachine, name: str, commands: Any, now_ms: int) -> None:
+        known = self.transactions.get(name)
+        if known is not None and known.update_ms == now_ms:
+            identity = {"producer_id": known.producer_id, "producer_epoch": known.producer_epoch}
+            commands = [replace(command, **identity) for command in commands]
+        original(self, name, commands, now_ms)
+
     return TransactionMachine, "_add_partitions", add_partitions
+
+
+def _every_marker_breaks_guards() -> Patch:
+    original = Guards.transaction_ended
+
+    def transaction_ended(self: Guards, place: Any, producer_id: int, epoch: int, version: int) -> None:
+        original(self, place, producer_id, 2**15, version)
+
+    return Guards, "transaction_ended", transaction_ended
+
+
+def _no_marker_breaks_guards() -> Patch:
+    return Guards, "transaction_ended", lambda self, place, producer_id, epoch, version: None
 
 
 class _Forgetful(dict[str, Any]):
@@ -318,6 +345,9 @@ MUTANTS: dict[str, Callable[[], Patch]] = {
     "a batch that must come again is overtaken": _refused_batches_are_overtaken,
     "an end is judged by its epoch before the markers of the last are written": _epochs_before_pending_steps,
     "a producer's next id is unknown before it is stored": _producer_ids_before_pending_steps,
+    "a marker of the last transaction is taken for one of the next": _every_marker_breaks_guards,
+    "a batch lands in a transaction that ended while it was asked about": _no_marker_breaks_guards,
+    "those who waited for a step are believed to be the producer": _those_that_wait_are_believed,
 }
 
 

@@ -111,9 +111,9 @@ class Producer:
             self.producer_id, self.producer_epoch = identity
             self.sequences.clear()
 
-    def told(self, error: ErrorCode) -> ErrorCode:
+    def told(self, error: ErrorCode, *, written: bool = False) -> ErrorCode:
         """Look at an error that ends a transaction: is it one that a producer in good standing may get?"""
-        if error in OUTSIDER:
+        if error in OUTSIDER or (written and error is ErrorCode.INVALID_TXN_STATE):
             disturbed = self.world.disturbed.get(self.transactional_id, 0)
             must(
                 disturbed != self.undisturbed, f"{self.name} of {self.transactional_id} was told {error.name}"
@@ -137,7 +137,9 @@ class Producer:
                     yield ("sleep", world.random.randrange(500, 6_000))
             if not (yield from self.write(place, label, world.random.randrange(1, IN_FLIGHT_MAX))):
                 if self.version < 2:
-                    return False  # what became of those behind the refused one is not known
+                    # What became of those behind the refused one is not known: it needs a new epoch.
+                    yield from self.end(label, commit=False)
+                    return False
                 complete = False
         if world.faulty and world.random.random() < 0.12:
             yield ("sleep", world.random.randrange(500, 6_000))
@@ -155,10 +157,12 @@ class Producer:
         while count:
             first = self.sequences.get(place, 0)
             answers = yield "partition", [self.batch(place, first + n, label) for n in range(count)]
+            if answers is None and self.world.faulty and self.world.random.random() < 0.5:
+                return False  # it took too long
             for error in answers or ():
                 if error is not ErrorCode.NONE:
                     if error not in TRY_AGAIN:
-                        self.told(error)
+                        self.told(error, written=True)
                         return False
                     break
                 count -= 1

@@ -25,7 +25,8 @@ from typing import Any
 from transaction_producers import PLACES, TIMEOUT_MS, Broken, Producer, Write, must
 
 from tidelog.broker import transactional_writes
-from tidelog.broker.transaction_verification import TRANSACTIONS_V2, Asked
+from tidelog.broker.transaction_guards import TRANSACTIONS_V2, Guards
+from tidelog.broker.transaction_verification import Asked
 from tidelog.broker.transactional_writes import ProducerKey, TransactionalWrites
 from tidelog.model.effects import Append, CancelTimer, Effect, Reply, Send, SetTimer
 from tidelog.model.errors import ErrorCode, Refused
@@ -53,6 +54,7 @@ FAULTS_MS = 10_000
 SETTLE_MS = 12_000
 TICK_MS = 700
 ANSWER_MS = 900
+QUESTION_MS = 2_000
 SETTINGS = TransactionSettings(transactional_id_expiration_ms=4_000, marker_retry_ms=150)
 REFUSALS = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -116,7 +118,7 @@ class Partition:
         if completed is not None and completed.aborted:
             self.aborted.append((completed.producer_id, completed.first_offset, completed.last_offset))
         self.entries.append(Entry(message.producer_id, message.producer_epoch, None, message.committed))
-        self.world.marked(self.place, message.producer_id)
+        self.world.marked(self.place, message)
         self.move_on()
         return ErrorCode.NONE
 
@@ -175,8 +177,7 @@ class TransactionWorld:
         self.processes: list[Producer] = []
         self.answers: dict[int, tuple[int, Callable[[dict[str, Any]], None]]] = {}
         self.timers: dict[Any, int] = {}
-        self.marks: dict[tuple[TopicPartition, int], int] = {}
-        """How many markers of a producer are in a partition's log."""
+        self.guards = Guards()
         self.disturbed: dict[str, int] = {}
         """How often something happened to an id that its producer may be fenced for."""
         self.writes = TransactionalWrites(self)
@@ -369,7 +370,8 @@ class TransactionWorld:
         self, asked: Asked, answer: Callable[[Mapping[TopicPartition, ErrorCode]], None]
     ) -> None:
         """Ask the coordinator here, or on another broker; a marker meanwhile makes its word worth nothing."""
-        guards = {place: self.marks.get((place, asked.producer_id), 0) for place in asked.partitions}
+        _, producer_id, producer_epoch, places, _ = asked
+        guards = {place: self.guards.set(place, producer_id, producer_epoch, 0) for place in places}
         ended = False
 
         def end(results: Mapping[TopicPartition, ErrorCode]) -> None:
@@ -379,10 +381,8 @@ class TransactionWorld:
             ended = True
             answer(
                 {
-                    place: error
-                    if error or self.marks.get((place, asked.producer_id), 0) == guards[place]
-                    else ErrorCode.INVALID_TXN_STATE
-                    for place, error in results.items()
+                    place: self.guards.end(place, producer_id, guard, results[place], 0)
+                    for place, guard in guards.items()
                 }
             )
 
@@ -399,15 +399,19 @@ class TransactionWorld:
             self.ask(lambda token: AddPartitions(token, *asked), added)
 
         # A coordinator that crashes answers nobody.
-        self.at(ANSWER_MS, lambda: end(dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)))
+        self.at(QUESTION_MS, lambda: end(dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)))
         if self.random.random() < 0.3:
             arrive(lambda answer: answer())
         elif not self.lost():
-            self.at(self.delay(), lambda: arrive(lambda answer: self.at(self.delay(), answer)))
+            slow = self.faulty and self.random.random() < 0.05
+            back_ms = self.random.randrange(QUESTION_MS) if slow else self.delay()
+            self.at(self.delay(), lambda: arrive(lambda answer: self.at(back_ms, answer)))
 
-    def marked(self, place: TopicPartition, producer_id: int) -> None:
-        self.marks[place, producer_id] = self.marks.get((place, producer_id), 0) + 1
-        self.writes.transaction_ended(place, producer_id)
+    def marked(self, place: TopicPartition, marker: MarkersToWrite) -> None:
+        self.guards.transaction_ended(
+            place, marker.producer_id, marker.producer_epoch, marker.transaction_version
+        )
+        self.writes.transaction_ended(place, marker.producer_id)
 
     def check_accepted(self, write: Write) -> None:
         """A batch may only land in the producer's own undecided transaction, as it is on stable ground."""

@@ -53,6 +53,7 @@ def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
         two_phase_commit_enable=settings.get_bool("transaction.two.phase.commit.enable"),
         transactional_id_expiration_ms=settings.get_int("transactional.id.expiration.ms"),
         transaction_version=TRANSACTION_VERSION_FEATURE.finalized_level,
+        add_partitions_wait_ms=settings.get_int("add.partitions.to.txn.retry.backoff.ms"),
     )
 
 
@@ -98,10 +99,12 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
         for shard in self._shards.values():
             shard.machine.reconfigure(self._settings)
 
-    def transaction_ended(self, place: TopicPartition, producer_id: int) -> None:
-        """A marker of the producer is in the log of a partition led here."""
-        self.verification.transaction_ended(place, producer_id)
-        self.writes.transaction_ended(place, producer_id)
+    def transaction_ended(self, place: TopicPartition, marker: Marker) -> None:
+        """A marker is in the log of a partition led here."""
+        self.verification.guards.transaction_ended(
+            place, marker.producer_id, marker.producer_epoch, marker.transaction_version
+        )
+        self.writes.transaction_ended(place, marker.producer_id)
 
     # ------------------------------------------------------------ ticks
 

@@ -80,7 +80,7 @@ def write_marker(
     if error:
         then(error)
         return
-    broker.transactions.transaction_ended(place, marker.producer_id)
+    broker.transactions.transaction_ended(place, marker)
     if partition.flushes and partition.unflushed_messages >= partition.config.flush_messages:
         # Started, not waited for: the answer of EndTxn does not promise that markers are on the disk.
         broker.flusher.request(partition)

@@ -3,9 +3,7 @@
 The coordinator of the transactional id knows: here, or on another broker (AddPartitionsToTxn, version 4 to
 verify, version 5 to add on behalf of producers of transactions v2).
 
-The answer may come later. A marker that is written to the partition meanwhile ends the very transaction that
-was asked about, and so may another leader in between; a write on the word of the old answer would then open
-a transaction that nobody ends. So every question has a guard, which a marker breaks.
+The answer may come later; `transaction_guards` says what it is worth then.
 """
 
 import logging
@@ -13,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.peers import PeerFault
+from tidelog.broker.transaction_guards import TRANSACTIONS_V2, Guards
 from tidelog.client.requests import MalformedAnswer, decode_response, encode_request
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_LEADER, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -31,7 +30,6 @@ VERIFY_VERSION = 4
 ADD_VERSION = 5
 #: the coordinator's own append may wait for replicas: not before requests that do not
 TRANSACTIONS_CHANNEL = "transactions"
-TRANSACTIONS_V2 = 2
 
 
 class Asked(NamedTuple):
@@ -44,42 +42,33 @@ class Asked(NamedTuple):
     client_version: int
 
 
-class _Guard:
-    """Stands while a question is open; holds the leader epoch at which it was asked."""
-
-    __slots__ = ("broken", "leader_epoch")
-
-    def __init__(self, leader_epoch: int) -> None:
-        self.leader_epoch = leader_epoch
-        self.broken = False
-
-
 class TransactionVerification:
     """Asks coordinators, and keeps the guards of what was asked."""
 
     def __init__(self, broker: "Broker", coordinator: "TransactionCoordinator") -> None:
         self._broker = broker
         self._coordinator = coordinator
-        self._guards: dict[tuple[TopicPartition, int], list[_Guard]] = {}
+        self.guards = Guards()
 
     def __repr__(self) -> str:
-        return f"<TransactionVerification guards={len(self._guards)}>"
-
-    def transaction_ended(self, place: TopicPartition, producer_id: int) -> None:
-        """A marker of the producer is in the partition's log."""
-        for guard in self._guards.get((place, producer_id), ()):
-            guard.broken = True
+        return f"<TransactionVerification guards={len(self.guards)}>"
 
     def verify_or_add(self, asked: Asked, answer: Callable[[Results], None]) -> None:
         """Add the partitions to the transaction for producers of transactions v2; of others, check that they
         were added. `answer` is called once, perhaps at once; a permitted write must follow in the same call.
         """
-        guards = {place: self._set_guard(place, asked.producer_id) for place in asked.partitions}
+        _, producer_id, producer_epoch, places, _ = asked
+        guards = {
+            place: self.guards.set(place, producer_id, producer_epoch, self._leader_epoch(place))
+            for place in places
+        }
 
         def answered(results: Results) -> None:
             answer(
                 {
-                    place: self._end_guard(place, asked.producer_id, guard, results[place])
+                    place: self.guards.end(
+                        place, producer_id, guard, results[place], self._leader_epoch(place)
+                    )
                     for place, guard in guards.items()
                 }
             )
@@ -97,25 +86,9 @@ class TransactionVerification:
         else:
             self._add_here(asked, answered)
 
-    def _set_guard(self, place: TopicPartition, producer_id: int) -> _Guard:
+    def _leader_epoch(self, place: TopicPartition) -> int | None:
         partition = self._broker.partition(*place)
-        guard = _Guard(-1 if partition is None else partition.leader_epoch)
-        self._guards.setdefault((place, producer_id), []).append(guard)
-        return guard
-
-    def _end_guard(
-        self, place: TopicPartition, producer_id: int, guard: _Guard, error: ErrorCode
-    ) -> ErrorCode:
-        guards = self._guards[place, producer_id]
-        guards.remove(guard)
-        if not guards:
-            del self._guards[place, producer_id]
-        if error:
-            return error
-        partition = self._broker.partition(*place)
-        if partition is None or partition.leader_epoch != guard.leader_epoch:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.INVALID_TXN_STATE if guard.broken else ErrorCode.NONE
+        return None if partition is None else partition.leader_epoch
 
     def _add_here(self, asked: Asked, answered: Callable[[Results], None]) -> None:
         def added(response: Mapping[str, object]) -> None:

@@ -22,12 +22,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tidelog.broker.transaction_verification import (
-    TRANSACTIONS_V2,
-    Asked,
-    Results,
-    TransactionVerification,
-)
+from tidelog.broker.transaction_guards import TRANSACTIONS_V2
+from tidelog.broker.transaction_verification import Asked, Results, TransactionVerification
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.storage.producer_state import ProducerState

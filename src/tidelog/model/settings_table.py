@@ -508,7 +508,7 @@ _TRANSACTIONS = (
     ),
     _broker(
         "add.partitions.to.txn.retry.backoff.ms", _INT, 20, _HIGH,
-        "How long a leader waits before it asks a busy transaction coordinator again (transactions v2).",
+        "How long adding a partition waits for a busy coordinator, and a leader before it asks again.",
         minimum=1,
     ),
     _broker(

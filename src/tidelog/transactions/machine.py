@@ -11,6 +11,10 @@ changes the answer, and the id stays in transition until `appended`, for the rec
 Loading is `apply` for every record in order, then `loaded`, which takes decided transactions up again;
 `resign` ends it.
 
+AddPartitions of an id that is busy waits a little for the step under way, since the next transaction of a
+producer begins while the markers of its last one are written, and the leaders of its partitions all ask at
+once. Those that waited are stored together. Who waited too long is told CONCURRENT_TRANSACTIONS.
+
 How a transaction ends: the outcome is stored (PrepareCommit, PrepareAbort), the producer is answered, markers
 are sent to every partition until each has one, and the completion is stored. A coordinator that takes over
 in between sends the markers again; a partition that has its marker already does not mind.
@@ -64,6 +68,8 @@ class TransactionMachine:
         self._settings = settings
         self._ongoing: dict[str, None] = {}
         self._unmarked: dict[str, set[TopicPartition]] = {}
+        self._waiting: dict[str, list[tuple[int, AddPartitions]]] = {}
+        """Until when each waits, in that order."""
         self._outbox = Outbox(partition, min(settings.transaction_version, FIRST_FLEXIBLE_VALUE_VERSION))
 
     def __repr__(self) -> str:
@@ -78,7 +84,7 @@ class TransactionMachine:
     def handle(self, command: Command, now_ms: int) -> list[Effect]:
         match command:
             case AddPartitions():
-                self._add_partitions(command, now_ms)
+                self._ask_to_add(command, now_ms)
             case EndTransaction():
                 self._end(command, now_ms)
             case MarkersWritten():
@@ -197,35 +203,68 @@ class TransactionMachine:
 
     # ------------------------------------------------------------ adding and verifying partitions
 
-    def _add_partitions(self, command: AddPartitions, now_ms: int) -> None:
-        transaction = self.transactions.get(command.transactional_id)
-        if self._is_busy(command.transactional_id, transaction):
-            error = ErrorCode.CONCURRENT_TRANSACTIONS
+    def _ask_to_add(self, command: AddPartitions, now_ms: int) -> None:
+        transactional_id = command.transactional_id
+        if not self._is_busy(transactional_id, self.transactions.get(transactional_id)):
+            self._add_partitions(transactional_id, [command], now_ms)
+        elif self._settings.add_partitions_wait_ms:
+            waiting = self._waiting.setdefault(transactional_id, [])
+            deadline_ms = now_ms + self._settings.add_partitions_wait_ms
+            waiting.append((deadline_ms, command))
+            if len(waiting) == 1:
+                self._outbox.set_timer(("waiting", transactional_id), deadline_ms)
         else:
+            self._outbox.reply(command.token, {"error_code": ErrorCode.CONCURRENT_TRANSACTIONS})
+
+    def _add_partitions(self, transactional_id: str, commands: list[AddPartitions], now_ms: int) -> None:
+        """Add the partitions of everyone who may, with one record."""
+        before = after = self.transactions.get(transactional_id)
+        tokens: list[int] = []
+        for command in commands:
             error = self._producer_fault(
-                transaction, command.transactional_id, command.producer_id, command.producer_epoch
+                before, transactional_id, command.producer_id, command.producer_epoch
             )
-        if transaction is None or error is not ErrorCode.NONE:
-            self._outbox.reply(command.token, {"error_code": error})
-            return
-        is_ongoing = transaction.state is TransactionState.ONGOING
-        if is_ongoing and command.partitions <= transaction.partitions:
-            self._outbox.reply(command.token, {"error_code": ErrorCode.NONE})
+            if after is None or error is not ErrorCode.NONE:
+                self._outbox.reply(command.token, {"error_code": error})
+                continue
+            tokens.append(command.token)
+            if after.state is not TransactionState.ONGOING or not command.partitions <= after.partitions:
+                after = after.with_partitions(command.partitions, command.client_version, now_ms)
+        if after is before or after is None:
+            for token in tokens:
+                self._outbox.reply(token, {"error_code": ErrorCode.NONE})
             return
 
-        def on_failed(error: ErrorCode, now_ms: int) -> None:
-            self._outbox.reply(command.token, {"error_code": coordinator_error(error)})
+        def reply(error: ErrorCode) -> None:
+            for token in tokens:
+                self._outbox.reply(token, {"error_code": error})
 
         self._outbox.append(
             self.transactions,
-            {
-                command.transactional_id: transaction.with_partitions(
-                    command.partitions, command.client_version, now_ms
-                )
-            },
-            partial(self._reply_later, command.token, {"error_code": ErrorCode.NONE}),
-            on_failed,
+            {transactional_id: after},
+            lambda now_ms: reply(ErrorCode.NONE),
+            lambda error, now_ms: reply(coordinator_error(error)),
         )
+
+    def _add_those_that_wait(self, transactional_ids: Iterable[str], now_ms: int) -> None:
+        """A step of these ids is done: perhaps it is the turn of those who waited for it."""
+        for transactional_id in transactional_ids if self._waiting else ():
+            if self._is_busy(transactional_id, self.transactions.get(transactional_id)):
+                continue
+            waiting = self._waiting.pop(transactional_id, None)
+            if waiting is not None:
+                self._outbox.cancel_timer(("waiting", transactional_id))
+                self._add_partitions(transactional_id, [command for _, command in waiting], now_ms)
+
+    def _stop_waiting(self, transactional_id: str, now_ms: int) -> None:
+        """Tell those who waited too long; the others wait on."""
+        waiting = self._waiting.pop(transactional_id, [])
+        late = [command for deadline_ms, command in waiting if deadline_ms <= now_ms]
+        for command in late:
+            self._outbox.reply(command.token, {"error_code": ErrorCode.CONCURRENT_TRANSACTIONS})
+        if len(late) < len(waiting):
+            self._waiting[transactional_id] = waiting[len(late) :]
+            self._outbox.set_timer(("waiting", transactional_id), waiting[len(late)][0])
 
     @staticmethod
     def _producer_fault(
@@ -362,6 +401,9 @@ class TransactionMachine:
     def _timer_fired(self, command: TimerFired, now_ms: int) -> None:
         assert isinstance(command.key, tuple)
         kind, transactional_id = command.key
+        if kind == "waiting":
+            self._stop_waiting(transactional_id, now_ms)
+            return
         assert kind == "markers"
         if transactional_id in self._unmarked and transactional_id not in self._outbox.in_transition:
             self._go_on(transactional_id, now_ms)
@@ -433,6 +475,7 @@ class TransactionMachine:
             self._resume(pending.after, now_ms)
         else:
             pending.on_appended(now_ms)
+        self._add_those_that_wait(pending.after, now_ms)
         return self._outbox.take()
 
     def append_refused(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
@@ -447,6 +490,7 @@ class TransactionMachine:
             self._outbox.settle(token)
         if on_failed is not None:
             on_failed(error, now_ms)
+        self._add_those_that_wait(pending.after, now_ms)
         return self._outbox.take()
 
     def _resume(self, transactional_ids: Iterable[str], now_ms: int) -> None:
@@ -492,7 +536,11 @@ class TransactionMachine:
             if pending.on_failed is not None:
                 pending.on_failed(ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms)
             effects += self._outbox.take()
-        return effects
+        for waiting in self._waiting.values():
+            for _, command in waiting:
+                self._outbox.reply(command.token, {"error_code": ErrorCode.NOT_COORDINATOR})
+        self._waiting.clear()
+        return effects + self._outbox.take()
 
     # ------------------------------------------------------------ looking
 

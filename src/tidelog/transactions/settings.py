@@ -14,4 +14,6 @@ class TransactionSettings:
     """The level of the feature `transaction.version` in force."""
     marker_retry_ms: int = 200
     """When to try again what a partition or our own log refused."""
+    add_partitions_wait_ms: int = 20
+    """How long adding partitions waits for the step under way before it is refused; 0: not at all."""
     tombstones_per_batch_max: int = 1_000

@@ -264,7 +264,7 @@ def test_batches_in_flight_stay_in_order_while_the_coordinator_is_asked(version:
     client.cluster.run_until(lambda: all(answers))
     assert [produced_error(answer) for answer in answers] == [ErrorCode.NONE] * 5
     assert leader.broker.partitions["t", index].log.log_end_offset == 5
-    assert not leader.broker.transactions.verification._guards
+    assert not leader.broker.transactions.verification.guards
     assert not leader.broker.transactions.writes._queues
 
 
@@ -335,7 +335,7 @@ def test_a_leader_that_changes_while_its_coordinator_is_asked_appends_nothing(cl
     assert leader is not None
     over = client.cluster.connect(leader.node_id)
     answers = [client.send_batches(producer, {index: n}, over=over) for n in range(3)]
-    client.cluster.run_until(lambda: leader.broker.transactions.verification._guards)
+    client.cluster.run_until(lambda: leader.broker.transactions.verification.guards)
     partition = leader.broker.partitions["t", index]
     partition.leader_epoch += 1
     client.cluster.run_until(lambda: all(answers))
@@ -353,7 +353,7 @@ def test_what_waits_for_its_coordinator_goes_with_its_connection(client: Client)
     over = client.cluster.connect(leader.node_id)
     for number in range(3):
         client.send_batches(producer, {index: number}, over=over)
-    client.cluster.run_until(lambda: leader.broker.transactions.verification._guards)
+    client.cluster.run_until(lambda: leader.broker.transactions.verification.guards)
     over.close()
     again = client.cluster.connect(leader.node_id)
     answers = [client.send_batches(producer, {index: n}, over=again) for n in range(3)]
@@ -534,10 +534,10 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_breaks_the_guard(cli
     assert leader is not None
     verification = leader.broker.transactions.verification
     late = client.send_batch(producer, "t", index, version=11)
-    client.cluster.run_until(lambda: verification._guards)
-    verification.transaction_ended(TopicPartition("t", index), producer[0])
+    client.cluster.run_until(lambda: verification.guards)
+    verification.guards.transaction_ended(TopicPartition("t", index), *producer, 0)
     client.cluster.run_until(lambda: late)
     assert produced_error(late) is ErrorCode.INVALID_TXN_STATE
     assert leader.broker.partitions["t", index].log.log_end_offset == 0
-    assert not verification._guards
+    assert not verification.guards
     assert client.produce(producer, "t", index, version=11) is ErrorCode.NONE

@@ -26,7 +26,10 @@ from tidelog.transactions.states import TransactionState, mermaid
 from tidelog.transactions.transaction import EPOCH_MAX, Transaction
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-SETTINGS = TransactionSettings(transaction_max_timeout_ms=900_000, transactional_id_expiration_ms=10_000)
+SETTINGS = TransactionSettings(
+    transaction_max_timeout_ms=900_000, transactional_id_expiration_ms=10_000, add_partitions_wait_ms=0
+)
+PATIENT = replace(SETTINGS, add_partitions_wait_ms=20)
 
 
 class Bench:
@@ -375,6 +378,92 @@ def test_a_producer_may_be_ahead_of_the_state_by_a_producer_id() -> None:
     bench.mark(bench.sent[-1])
     assert bench.add(501, 0, version=2) == "NONE"
     assert bench.end(501, 0, version=2, committed=False) == ("NONE", 501, 1)
+
+
+def answers(bench: Bench, *tokens: int) -> list[str | None]:
+    return [bench.answers[t]["error_code"].name if t in bench.answers else None for t in tokens]
+
+
+def test_partitions_of_the_next_transaction_wait_for_the_markers_of_the_last() -> None:
+    bench = Bench(PATIENT)
+    bench.init()
+    bench.add(500, 0, version=2)
+    bench.marks = False
+    bench.end(500, 0, version=2)
+    assert bench.add(500, 1, P0, version=2) is None
+    first = bench.token
+    assert bench.add(500, 1, P1, version=2) is None
+    assert bench.add(500, 0, P1, version=2) is None, "of the transaction that was ended"
+    assert bench.timers["waiting", "tx"] == bench.now_ms + 20
+    written = len(bench.log)
+    bench.mark(bench.sent[-1])
+    assert answers(bench, first, first + 1, first + 2) == ["NONE", "NONE", "PRODUCER_FENCED"]
+    assert len(bench.log) == written + 2, "the completion, and both partitions together"
+    assert bench.transaction.partitions == {P0, P1} and bench.state == "Ongoing"
+    assert not bench.machine._waiting
+
+
+def test_partitions_wait_for_other_partitions_of_their_transaction() -> None:
+    bench = Bench(PATIENT)
+    bench.init()
+    bench.replicates = False
+    tokens = []
+    for place in (P0, P1, P0):
+        bench.add(500, 0, place, version=2)
+        tokens.append(bench.token)
+    assert answers(bench, *tokens) == [None, None, None]
+    bench.run(bench.machine.appended(bench.unreplicated.pop(0), bench.now_ms))
+    assert answers(bench, *tokens) == ["NONE", None, None], "the others are on their way together"
+    bench.replicate()
+    assert answers(bench, *tokens) == ["NONE", "NONE", "NONE"]
+    assert bench.transaction.partitions == {P0, P1}
+
+
+def test_partitions_do_not_wait_for_long() -> None:
+    bench = Bench(PATIENT)
+    bench.init()
+    bench.add(500, 0, version=2)
+    bench.marks = False
+    bench.end(500, 0, version=2)
+    bench.add(500, 1, version=2)
+    first = bench.token
+    bench.now_ms += 15
+    bench.add(500, 1, version=2)
+    bench.now_ms += 5
+    bench.do(TimerFired(("waiting", "tx")))
+    assert answers(bench, first, first + 1) == ["CONCURRENT_TRANSACTIONS", None]
+    assert bench.timers["waiting", "tx"] == bench.now_ms + 15
+    bench.now_ms += 15
+    bench.do(TimerFired(("waiting", "tx")))
+    assert answers(bench, first + 1) == ["CONCURRENT_TRANSACTIONS"]
+    bench.do(TimerFired(("waiting", "tx")))
+    assert not bench.machine._waiting
+
+
+def test_partitions_that_wait_are_added_when_the_step_before_is_refused() -> None:
+    bench = Bench(PATIENT)
+    bench.init()
+    bench.replicates = False
+    bench.add(500, 0, P0, version=2)
+    first = bench.token
+    bench.add(500, 0, P1, version=2)
+    bench.run(bench.machine.append_refused(bench.unreplicated[0], ErrorCode.REQUEST_TIMED_OUT, bench.now_ms))
+    assert answers(bench, first, first + 1) == ["COORDINATOR_NOT_AVAILABLE", None], "still on its way"
+    bench.replicates = True
+    bench.replicate()
+    assert answers(bench, first + 1) == ["NONE"]
+    assert bench.transaction.partitions == {P0, P1}
+
+
+def test_who_waits_learns_that_the_coordinator_moved() -> None:
+    bench = Bench(PATIENT)
+    bench.init()
+    bench.replicates = False
+    bench.add(500, 0, P0, version=2)
+    first = bench.token
+    bench.add(500, 0, P1, version=2)
+    bench.run(bench.machine.resign(bench.now_ms))
+    assert answers(bench, first, first + 1) == ["NOT_COORDINATOR", "NOT_COORDINATOR"]
 
 
 def test_exhausted_epochs_at_the_end_of_a_transaction() -> None:
