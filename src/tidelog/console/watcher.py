@@ -118,7 +118,15 @@ class Watcher:
     def _run(self) -> None:
         while not self._stop.is_set():
             started = time.monotonic()
-            self.look()
+            try:
+                self.look()
+            except Exception as fault:
+                # Whatever it was: the next look may go well, and people see that this one did not.
+                log.exception("looking at the cluster failed")
+                trouble = ConsoleFault(
+                    f"the console could not look at the cluster: {type(fault).__name__}", "Its log says more."
+                )
+                self._view = View(self._view.snapshot, trouble, self._view.version + 1)
             spent = time.monotonic() - started
             self._wake.wait(min(PAUSE_SECONDS_MAX, max(self._poll_seconds, PAUSE_PER_WORK * spent)))
             self._wake.clear()

@@ -224,6 +224,11 @@ class EmbeddedStore:
         self._fire(self._watches.keys())
         return True
 
+    def links_failed(self) -> None:
+        # Without them nobody here hears of changes, and the others take us for dead: begin anew.
+        self._lose()
+        self.deliver()
+
     def look_around(self, *, slept: bool) -> list[SessionRow] | None:
         assert self._links_file is not None
         try:

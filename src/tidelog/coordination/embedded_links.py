@@ -55,6 +55,9 @@ class Owner(Protocol):
     def deliver(self) -> None:
         """Someone called `wake`."""
 
+    def links_failed(self) -> None:
+        """The links are closed because of an error in them; nothing will be told any more."""
+
 
 class _Link:
     __slots__ = ("behind", "heard", "incoming", "outgoing", "peer", "socket")
@@ -194,10 +197,16 @@ class Links:
     # -- the thread
 
     def _run(self) -> None:
+        failed = False
         try:
             self._serve()
+        except Exception:
+            failed = not self._stopping
+            log.exception("the links of the store failed; a new session will have new ones")
         finally:
             self._close_all()
+        if failed:
+            self._owner.links_failed()
 
     def _serve(self) -> None:
         next_tick = last_turn = time.monotonic()

@@ -1,5 +1,7 @@
 """Looks at a cluster that misbehaves: what is published, in which order, and what is not mistaken."""
 
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -168,3 +170,29 @@ def test_a_partition_that_does_not_answer_once_makes_no_jump() -> None:
         now[0] += 10
     assert [sample.value for sample in watcher.rate_history.samples("t")] == [2.0, 1.0, 2.0]
     assert [sample.value for sample in watcher.lag_history.samples("g")] == [60, 70, 70, 90]
+
+
+def test_a_look_that_fails_is_not_the_last() -> None:
+    cluster = ScriptedCluster()
+    failed, looked = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        cluster.during_groups = looked.set
+        failed.set()
+        raise KeyError("a bug")
+
+    cluster.during_groups = fail
+    watcher = Watcher(cluster, cluster, cluster, poll_seconds=0.2)  # type: ignore[arg-type]
+    watcher.start()
+    try:
+        assert failed.wait(10)
+        deadline = time.monotonic() + 10
+        while watcher.view.fault is None and not looked.is_set():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert looked.wait(10), "it went on"
+        while watcher.view.fault is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        watcher.stop()

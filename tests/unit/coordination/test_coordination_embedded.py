@@ -15,7 +15,7 @@ import pytest
 from tidelog.coordination.embedded import EmbeddedStore
 from tidelog.coordination.embedded_file import Busy, Change, StoreFile
 from tidelog.coordination.embedded_links import EVERYTHING, _changed_message
-from tidelog.coordination.store import ABSENT, Committed, Entry, StoreError, Write
+from tidelog.coordination.store import ABSENT, Committed, Entry, SessionLost, StoreError, Write
 
 WAIT_SECONDS = 20.0
 SESSION_TIMEOUT_MS = 1200
@@ -365,3 +365,27 @@ def test_nobody_else_can_read_the_store_or_take_part(path: Path) -> None:
         store.close()
     finally:
         os.umask(before)
+
+
+def test_links_that_fail_end_the_session_and_another_one_goes_on(
+    opened: Callable[[], EmbeddedStore], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread that died in silence would leave a broker that hears of no change."""
+    store = opened()
+    lost = threading.Event()
+    store.on_session_lost(lost.set)
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(store, "look_around", fail)
+    assert lost.wait(10)
+    monkeypatch.undo()
+    assert "the links of the store failed" in caplog.text
+    with pytest.raises(SessionLost):
+        store.get("a")
+    other = opened()
+    heard = threading.Event()
+    other.watch("a", heard.set)
+    other.commit([Write("a", b"1")])
+    assert heard.wait(10)

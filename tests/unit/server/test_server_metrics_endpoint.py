@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from prometheus_text import read, value
 
 from tidelog.broker.metric_families import FAMILIES
+from tidelog.broker.scrape import Scrape
 from tidelog.model.settings import BrokerSettings
 from tidelog.security.certificates import write_secret
 from tidelog.server.metrics_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpConnection
@@ -312,3 +313,37 @@ class TestAuthentication:
         thread.stop()
         assert "tidelog.metrics.credentials.file" in caplog.text
         assert BrokerSettings.resolve({}).get("tidelog.metrics.host") == "127.0.0.1"
+
+
+def test_a_scrape_that_fails_is_answered_and_not_the_last(
+    broker: BrokerThread, client: http.client.HTTPConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who wait hear of it; health says so until one goes well."""
+
+    def fail(scrape: Scrape) -> str:
+        raise KeyError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Scrape, "_identity", fail)
+        assert get(client, "/metrics")[0] == 500
+        assert get(client, "/metrics")[0] == 500
+        assert get(client, "/healthz")[2] == "ok, but failing: metrics scrape\n"
+        assert json.loads(get(client, "/readyz")[2])["failing"] == ["metrics scrape"]
+    assert get(client, "/metrics")[0] == 200
+    assert get(client, "/healthz")[2] == "ok\n"
+
+
+def test_errors_that_nobody_expected_are_counted(
+    broker: BrokerThread, client: http.client.HTTPConnection
+) -> None:
+    assert broker.node is not None and broker.node.edge is not None
+    before = value(read(get(client, "/metrics")[2]), "tidelog_unexpected_errors_total")
+
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    broker.node.edge.loop.call_soon_threadsafe(fail)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while value(read(get(client, "/metrics")[2]), "tidelog_unexpected_errors_total") != before + 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
