@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -364,6 +365,27 @@ def test_an_expired_session_is_over_for_good(sessions: Sessions) -> None:
     # And a new session of the same broker goes on where the old one was cut off.
     again = sessions.open()
     assert again.commit([Write("live/1", b"", ABSENT, ephemeral=True)]) == Committed({"live/1": 1})
+
+
+def test_a_session_that_lapses_is_gone_for_everybody(sessions: Sessions) -> None:
+    store, other = sessions.open(), sessions.open()
+    lost, gone = Calls(), Calls()
+    store.on_session_lost(lost)
+    other.watch("live/", gone)
+    store.commit([Write("live/1", b"", ephemeral=True), Write("a", b"1")])
+    began = time.monotonic()
+    store.lapse()
+    store.lapse()
+    gone.wait_for(lambda: keys(other, "live/") == [])
+    # The store was told: nobody had to wait until the session timed out.
+    assert time.monotonic() - began < 1.5
+    lost.wait_count(1)
+    with pytest.raises(SessionLost):
+        store.commit([Write("a", b"2", 1)])
+    store.close()
+    store.lapse()
+    assert lost.count == 1
+    assert other.get("a") == Entry("a", b"1", 1)
 
 
 def test_of_all_who_stand_for_election_one_wins(sessions: Sessions) -> None:

@@ -119,6 +119,11 @@ class EmbeddedStore:
                 return
         listener()
 
+    def lapse(self) -> None:
+        # The thread of the links does it: the caller may be anybody, and the file may be busy.
+        if self._links is not None and not self._lost and not self._closed:
+            self._links.fall_silent()
+
     def close(self) -> None:
         with self._lock:
             if self._closed:
@@ -214,6 +219,11 @@ class EmbeddedStore:
         except StoreError as error:
             log.debug("the session of process %d could not be ended yet: %s", row.pid, error)
             return False
+        if row == self._session:
+            if change is not None:
+                self._links.tell(change)
+            self._lose()
+            return True
         if change is not None:
             why = f"silent for {silent_seconds:.1f} s" if silent_seconds else "its process is gone"
             log.warning("the session of process %d has ended: %s", row.pid, why)

@@ -11,11 +11,15 @@ with every other. A line is a message:
 A killed process closes its sockets, whatever it was doing: the others see the end of the stream and find that
 nobody listens there any more. A stopped one keeps them open and falls silent: after its timeout it counts as
 gone. One thread does all of it; what to do about it is decided by the `Owner`.
+
+A session that is to end because its process makes no progress falls silent at once, and its own thread ends
+it as it would a peer's. Should that not succeed, the others take its silence for what it is.
 """
 
 import contextlib
 import errno
 import logging
+import math
 import os
 import selectors
 import socket
@@ -47,7 +51,10 @@ class Owner(Protocol):
         """Another process committed; None for keys that are not known."""
 
     def end_peer(self, row: SessionRow, *, silent_seconds: float) -> bool:
-        """A peer is dead (0) or silent for longer than its timeout; False asks to be called again soon."""
+        """A peer is dead (0) or silent for longer than its timeout; False asks to be called again soon.
+
+        Our own session is among them once it fell silent on purpose.
+        """
 
     def look_around(self, *, slept: bool) -> list[SessionRow] | None:
         """A tick, or the end of a long sleep: the sessions there are, or None if ours is not among them."""
@@ -93,6 +100,7 @@ class Links:
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._stopping = False
+        self._silent = False
         self._listener = self._listen()
         for readable in (self._wake_reader, self._listener):
             readable.setblocking(False)
@@ -130,6 +138,11 @@ class Links:
         with self._lock:
             for link in self._links:
                 self._send(link, b"bye\n")
+
+    def fall_silent(self) -> None:
+        """Tell nobody any more that we live, and have our own session ended."""
+        self._silent = True
+        self.wake()
 
     def stop(self) -> None:
         """End the thread and take the socket away; nothing is called any more once this returns."""
@@ -211,7 +224,7 @@ class Links:
     def _serve(self) -> None:
         next_tick = last_turn = time.monotonic()
         while not self._stopping:
-            wait = max(0.0, next_tick - time.monotonic())
+            wait = max(0.0, min(next_tick, self._next_silence()) - time.monotonic())
             events = self._selector.select(min(wait, _RETRY_SECONDS) if self._ending else wait)
             now = time.monotonic()
             # Longer away than a peer may be silent: it is we who slept, so nobody is judged by the clock.
@@ -226,6 +239,7 @@ class Links:
                 if not self._tick(now, slept):
                     return
                 next_tick = now + self._tick_seconds
+            self._judge(now)
             self._end_peers()
 
     def _handle(self, key: selectors.SelectorKey, mask: int, now: float) -> None:
@@ -245,6 +259,8 @@ class Links:
         else:
             with contextlib.suppress(OSError):
                 self._wake_reader.recv(4096)
+            if self._silent:
+                self._ending.setdefault(self._session.id, (self._session, 0.0))
             self._owner.deliver()
 
     def _tick(self, now: float, slept: bool) -> bool:
@@ -256,13 +272,21 @@ class Links:
             if row.id not in linked and row.id != self._session.id and row.id not in self._ending:
                 self._verify(row)
         with self._lock:
-            for link in self._links:
+            for link in () if self._silent else self._links:
                 if not link.outgoing:
                     self._send(link, b"\n")
-        for peer, last in self._last_heard().items():
-            if now - last > peer.timeout_ms / 1000:
-                self._ending.setdefault(peer.id, (peer, last))
         return True
+
+    def _next_silence(self) -> float:
+        """When the next peer has been silent for as long as its timeout, unless it speaks before."""
+        return min(
+            (last + peer.timeout_ms / 1000 for peer, last in self._last_heard().items()), default=math.inf
+        )
+
+    def _judge(self, now: float) -> None:
+        for peer, last in self._last_heard().items():
+            if now - last >= peer.timeout_ms / 1000:
+                self._ending.setdefault(peer.id, (peer, last))
 
     def _last_heard(self) -> dict[SessionRow, float]:
         # Of several links with one peer, the one it uses counts.

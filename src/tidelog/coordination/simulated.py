@@ -140,6 +140,7 @@ class SimulatedStore:
         self._partitioned = False
         self._commit_in_flight = False
         self._lost_told = False
+        self._lapsed = False
         self._closed = False
         self._session = self.cluster._join(self)
 
@@ -179,6 +180,8 @@ class SimulatedStore:
         if not self._partitioned:
             return
         self._partitioned = self._commit_in_flight = False
+        if self._lapsed:
+            self.cluster._leave(self._session)
         if self.expired:
             self._tell_lost()
         else:
@@ -212,7 +215,7 @@ class SimulatedStore:
 
     def commit(self, writes: Sequence[Write | Check]) -> Committed | Conflict:
         check_writes(writes)
-        if self._partitioned and self._commit_in_flight and not self._closed:
+        if self._partitioned and self._commit_in_flight and not self._closed and not self._lapsed:
             self._commit_in_flight = False
             self._commit_without_answer(writes)
         self._check_usable()
@@ -235,6 +238,14 @@ class SimulatedStore:
         if self._lost_told:
             self._schedule(listener)
 
+    def lapse(self) -> None:
+        if not self._closed and not self.expired and not self._lapsed:
+            self._lapsed = True
+            # As for the farewell: a partitioned one is only silent, and its keys stay until it is expired.
+            if not self._partitioned:
+                self.cluster._leave(self._session)
+            self._tell_lost()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -255,6 +266,8 @@ class SimulatedStore:
         if self._failures > 0:
             self._failures -= 1
             raise StoreError("the simulated store failed as told")
+        if self._lapsed:
+            raise SessionLost("the session of the simulated store has lapsed")
         if self._partitioned:
             raise StoreError("the simulated store cannot be reached")
         if self.expired:

@@ -6,9 +6,9 @@ all of them happen and survive a crash from then on, or none does and the answer
 not as expected.
 
 An open store is a session. A key written with `ephemeral=True` belongs to the session that wrote it and goes
-when the session ends: by `close`, by the death of its process, or because the store heard nothing of it for
-the session timeout. A session that ended stays ended: every later call raises `SessionLost`, so a broker that
-slept through its own end cannot change anything any more.
+when the session ends: by `close`, by `lapse`, by the death of its process, or because the store heard nothing
+of it for the session timeout. A session that ended stays ended: every later call raises `SessionLost`, so a
+broker that slept through its own end cannot change anything any more.
 
 What happens to a key that is there already:
 
@@ -111,6 +111,14 @@ class CoordinationStore(Protocol):
 
     def on_session_lost(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when this session has ended without being closed; at once if it has."""
+        ...
+
+    def lapse(self) -> None:
+        """Give the session up as lost, because its broker makes no progress; waits for nothing.
+
+        Nobody is told any more that it lives, so it ends after its timeout at the latest; where the store can
+        be reached, it and its ephemeral keys go at once. `on_session_lost` tells. Twice is once.
+        """
         ...
 
     def close(self) -> None:

@@ -420,6 +420,10 @@ class ZookeeperStore:
 
     # -- the session
 
+    def lapse(self) -> None:
+        # Stopping the client tells ZooKeeper; if nobody can be told, it hears nothing of us from here on.
+        self._lose()
+
     def close(self) -> None:
         with self._lock:
             if self._closed:

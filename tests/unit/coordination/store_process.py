@@ -33,6 +33,9 @@ def main() -> None:
         elif word == "get":
             entry = store.get(arguments[0])
             print("absent" if entry is None else entry.value.decode(), flush=True)
+        elif word == "lapse":
+            store.lapse()
+            print("lapsed", flush=True)
         elif word == "told":
             print("told" if lost.wait(10) else "not told", flush=True)
         elif word == "hold":

@@ -148,6 +148,25 @@ def test_a_stopped_process_loses_its_session_and_finds_out(
     assert isinstance(store.commit([Write("still", b"here")]), Committed)
 
 
+def test_a_session_that_lapses_while_the_file_is_busy_falls_silent(
+    path: Path, opened: Callable[[], EmbeddedStore], started: Callable[[], StoreProcess]
+) -> None:
+    store, process = opened(), started()
+    assert process.ask("commit live/1 here ephemeral") == "committed"
+    gone = Gone(store, "live/1")
+    busy = sqlite3.connect(path, isolation_level=None)
+    busy.execute("BEGIN IMMEDIATE")
+    assert process.ask("lapse") == "lapsed"
+    time.sleep(SESSION_TIMEOUT_MS / 4000)
+    assert store.get("live/1") is not None
+    busy.execute("ROLLBACK")
+    released = time.monotonic()
+    assert gone.wait() - released < SESSION_TIMEOUT_MS / 2000
+    busy.close()
+    assert process.ask("told") == "told"
+    assert process.ask("commit stale yes") == "lost"
+
+
 def test_a_short_stop_costs_nothing(
     opened: Callable[[], EmbeddedStore], started: Callable[[], StoreProcess]
 ) -> None:
