@@ -294,6 +294,8 @@ class Probe(Actor):
     `leaders` says which addresses to try: the leader's first if it is known.
     """
 
+    write_seconds_max = PROBE_TIMEOUT_SECONDS
+
     def __init__(self, folder: Path, actor: str, addresses: Callable[[], list[str]], partition: int) -> None:
         super().__init__(folder, actor)
         self.addresses = addresses
@@ -347,13 +349,13 @@ class Probe(Actor):
         if not addresses:
             return None
         self._turn += 1
-        with WireClient(addresses[self._turn % len(addresses)], PROBE_TIMEOUT_SECONDS) as client:
+        with WireClient(addresses[self._turn % len(addresses)], self.write_seconds_max) as client:
             answer = client.ask("metadata", 12, topics=[{"topic_id": None, "name": INPUT}])
         hosts = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
         for topic in answer.topics:
             for partition in topic.partitions:
                 if partition.partition_index == self.partition and partition.leader_id in hosts:
-                    return WireClient(hosts[partition.leader_id], PROBE_TIMEOUT_SECONDS)
+                    return WireClient(hosts[partition.leader_id], self.write_seconds_max)
         return None
 
     def seconds_until_heard(self, since: float, patience_seconds: float) -> float | None:

@@ -9,7 +9,9 @@ compares its replicas with the histories, as far as something changed since the 
 - whatever lies below a replica's watermark is, byte for byte, what was committed;
 - every registered member of the ISR (as the store has it) has everything committed;
 - an idempotent producer's batches are committed in order, once each;
-- what acks=all acknowledged was committed when it was acknowledged, at the offset that was told.
+- what acks=all acknowledged was committed when it was acknowledged, at the offset that was told;
+- a broker that stood still for longer than its session acknowledges nothing, not with acks=1 either, before
+  it has registered again.
 
 `AuditedStore` looks at every commit: fenced by the controller's epoch and made by the controller's session,
 epochs that grow, one leader for an epoch, leaders out of the ISR, an ISR among the replicas.
@@ -215,6 +217,25 @@ class Checker:
         self._seen: dict[tuple[int, UUID, int], Seen] = {}
         self.acknowledged: list[Acknowledgement] = []
         self.acknowledged_count = 0
+        #: brokers that stood still for longer than their session, and the lives that must be over
+        self._over: dict[Machine, str] = {}
+
+    def stood_still(self, machine: Machine) -> None:
+        """A machine goes on that was given up meanwhile."""
+        me = machine.broker.metadata._me if machine.open else None
+        if me is not None and not machine.broker.metadata.fenced:
+            self._over[machine] = me.incarnation
+
+    def acknowledged_alone(self, machine: Machine) -> None:
+        """A broker acknowledged a record that only it needs to have."""
+        over = self._over.get(machine)
+        if over is not None:
+            me = machine.broker.metadata._me
+            must(
+                me is not None and me.incarnation != over,
+                f"{machine} acknowledges as the leader it was before it stood still",
+            )
+            del self._over[machine]
 
     def history(self, topic: str, topic_id: UUID, index: int) -> History:
         history = self.histories.get((topic_id, index))

@@ -184,6 +184,8 @@ class Producer(Client):
 
         def observe(answer: bytes) -> None:
             error, offset = produced(answer)
+            if error is ErrorCode.NONE and self.acks == 1:
+                self.world.checker.acknowledged_alone(wire.target)
             if error is ErrorCode.NONE and self.acks == -1 and not self.gone:
                 place = (self.topic_id, self.index)
                 self.world.checker.acknowledged.append(

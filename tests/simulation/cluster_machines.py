@@ -4,7 +4,8 @@ Everything is an event at a moment of simulated time, held by `Events`; all dela
 `Machine` is a place for a broker: its processes come and go, its disk stays. It is also its broker's
 background and port to the others. What can go wrong with it, each until it is taken back:
 
-- *frozen*: nothing of it runs (SIGSTOP); what arrives waits. *hung*: its loop stands, its threads go on.
+- *frozen*: nothing of it runs (SIGSTOP); what arrives waits. *hung*: its loop stands, its threads go on,
+  those too that keep its session alive, and the one that looks whether the loop moves.
 - *slow*: the work of its threads (the disk, the store) takes its time.
 - *ended*: the process is gone; what it had sent may still arrive.
 
@@ -215,6 +216,7 @@ class Wire:
         frame, serial, observe = message
         target = self.target
         target.broker.turn_ms = target.clock.now_ms()
+        target.broker.liveness.check(target.clock.monotonic_ms() * 1_000_000)
         try:
             answer = self._serve(target.dispatcher, frame)
         except CloseConnection:
@@ -246,6 +248,12 @@ class Wire:
                     return
                 answer = answer.chunks
             self._pending.popleft()
+            liveness, now_ns = self.target.broker.liveness, self.target.clock.monotonic_ms() * 1_000_000
+            if now_ns > liveness.lease_end_ns:
+                # As a connection does: what was worked out before it stood still is not told.
+                liveness.overdue()
+                self.close(abruptly=True)
+                return
             data = joined(answer)
             if observe is not None:
                 observe(data)
@@ -287,6 +295,8 @@ class Machine:
         self.ended = False
         self.frozen = False
         self.hung = False
+        #: when it was frozen or began to hang
+        self.stopped_ms = 0
         self.slow = False
         self.store_cut = False
         #: when the next timer is due
@@ -314,8 +324,16 @@ class Machine:
         self.broker.jobs.raise_unexpected = True
         self.broker.open()
         self.dispatcher = Dispatcher(self.broker)
+        self.broker.liveness.start()
+        self._watch_the_loop()
         self.broker.register(self.registered.append)
         self.look_at_timers()
+
+    def _watch_the_loop(self) -> None:
+        """What the thread beside the loop does; it goes on while the loop hangs."""
+        self.broker.liveness.look()
+        due_ms = self.events.now_ms + self.broker.liveness.tick_ms
+        self.events.at(due_ms, self, self._watch_the_loop, thread=True)
 
     def _open_store(self) -> SimulatedStore:
         if self.store_cut:

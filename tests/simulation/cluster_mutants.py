@@ -15,6 +15,7 @@ from tidelog.broker.controllership import Controllership
 from tidelog.broker.follower_feeds import FollowerFeed
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.liveness import Liveness
 from tidelog.broker.partition import Partition
 from tidelog.broker.replication import Replication
 from tidelog.controller import brokers as controller_brokers
@@ -320,6 +321,17 @@ def _ids_given_twice() -> list[Patch]:
     return [(Controller, "_allocate_producer_ids", allocate)]
 
 
+def _session_kept_while_hung() -> list[Patch]:
+    return [(Liveness, "look", lambda self: 0)]
+
+
+def _no_lease() -> list[Patch]:
+    def renew(self: Liveness) -> None:
+        self._moves += 1
+
+    return [(Liveness, "_renew", renew)]
+
+
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "acks=all is answered before it is replicated": _acknowledged_before_replicated,
     "a leader that is deposed answers those who wait": _lost_leadership_is_success,
@@ -347,6 +359,8 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "a change is missed": _changes_missed,
     "producer ids are given twice": _ids_given_twice,
     "a fetch session answers from another log": _another_log_is_fetched,
+    "a session is kept while the loop hangs": _session_kept_while_hung,
+    "a broker that stood still does not look whether it was given up": _no_lease,
 }
 
 

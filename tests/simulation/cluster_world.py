@@ -386,13 +386,31 @@ class ClusterWorld(Cluster):
             self._expire_after(machine.store, SESSION_MS, lambda: machine.frozen)
         else:
             machine.hung = True
+            self._must_lapse(machine)
+        machine.stopped_ms = self.now_ms
 
         def go_on() -> None:
             if not machine.ended:
                 self.say(f"broker {machine.node_id} goes on")
-                machine.thaw()
+                self._go_on(machine)
 
         self._later(self._taken_back(go_on))
+
+    def _go_on(self, machine: Machine) -> None:
+        if self.now_ms - machine.stopped_ms > SESSION_MS:
+            self.checker.stood_still(machine)
+        machine.thaw()
+
+    def _must_lapse(self, machine: Machine) -> None:
+        """A broker whose loop hangs must be without a session when its timeout has passed."""
+        store, began_ms = machine.store, self.now_ms
+
+        def look() -> None:
+            if machine.hung and not machine.ended and machine.stopped_ms == began_ms:
+                kept = store is not None and not store.expired and not machine.store_cut
+                must(not kept, f"the loop of broker {machine.node_id} hangs, and its session is kept")
+
+        self.events.at(self.now_ms + SESSION_MS, None, look)
 
     def _freeze(self) -> None:
         machine = self._pick()
@@ -540,7 +558,7 @@ class ClusterWorld(Cluster):
             if machine.store_cut:
                 self._heal_store(machine)
             if not machine.ended and (machine.frozen or machine.hung):
-                machine.thaw()
+                self._go_on(machine)
         for client in self.clients:
             client.stopped = isinstance(client, Producer)
         self._revive()

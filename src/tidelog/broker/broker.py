@@ -26,6 +26,7 @@ from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.flusher import Flusher
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.image_events import tell as tell_of_image
+from tidelog.broker.liveness import Liveness
 from tidelog.broker.log_moves import LogMoves
 from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.metrics import Metrics
@@ -78,6 +79,13 @@ CLOSING_THREADS = 8
 class Broker:
     """A broker: everything but the sockets."""
 
+    # Made when it is opened.
+    log_directories: LogDirectories
+    metadata: Metadata
+    housekeeping: Housekeeping
+    producer_ids: ProducerIds
+    _was_registered = False
+
     def __init__(
         self,
         settings: BrokerSettings,
@@ -91,6 +99,7 @@ class Broker:
         open_store: OpenStore | None = None,
         peers: Peers | None = None,
         authentication_background: Background | None = None,
+        store_background: Background | None = None,
     ) -> None:
         self.static_settings = settings
         self.settings = settings
@@ -99,6 +108,8 @@ class Broker:
         self.background: Background = TurnBackground(background, self._end_turn)
         #: checks passwords and tokens; has threads of its own, so that trying many keeps nobody else waiting
         self.authentication_background: Background = authentication_background or self.background
+        #: for calls of the coordination store: no disk keeps them waiting
+        self._store_background: Background = TurnBackground(store_background or background, self._end_turn)
         self.users = BrokerUsers(self)
         #: who may do what; None where everybody may do everything
         self.authorization: Authorization | None = None
@@ -113,6 +124,7 @@ class Broker:
         self.metrics = Metrics(clock, settings.node_id)
         self.timers = Timers(clock)
         self.jobs = BackgroundJobs(self.timers, self.metrics.events)
+        self.liveness = Liveness(clock, self.timers, opening.session_timeout_ms(settings))
         self.peers: Peers = (
             NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
             if peers is None
@@ -126,9 +138,7 @@ class Broker:
         #: whether consumers are sent to a replica in their rack
         self.rack_aware_reads = settings.get("replica.selector.class") == RACK_AWARE_SELECTOR
         self.disk = disk
-        self.log_directories: LogDirectories
         self._open_store = open_store or (self._open_configured_store if store is None else lambda: store)
-        self.metadata: Metadata
         #: the replicas here that lead their partition, and those that follow (see replication)
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.followed: dict[tuple[str, int], Partition] = {}
@@ -136,18 +146,15 @@ class Broker:
         #: topics with a log that the disk would not let us open
         self.unopened_topics: set[str] = set()
         self.produce_shapes = KnownShapes()
-        #: the version of the image, at hand for every request
+        #: the version of the image, and when the requests of this turn arrived: at hand for every request
         self.image_version = -1
-        #: the time at which the requests of this turn of the loop arrived
         self.turn_ms = clock.now_ms()
         self.flusher = Flusher(self.background, self._flushed, self._flush_failed, self.metrics)
-        self.housekeeping: Housekeeping
         self.replication = Replication(self)
         self.log_moves = LogMoves(self)
         self.placements = Placements(self)
         #: whether the logs may have lost their ends before this process began, and the cluster does not know
         self._ends_in_doubt = False
-        self.producer_ids: ProducerIds
 
     # The coordinators are made when they are first asked for: importing them takes a tenth of a start.
 
@@ -199,13 +206,18 @@ class Broker:
         self.metadata = Metadata(
             self._open_store,
             self.static_settings,
-            self.background,
+            self._store_background,
             self.random,
             self.timers,
             self.peers,
             self.node_id,
         )
         self.metadata.events = self.metrics.events
+        self.metadata.on_fenced = self._fenced
+        self.metadata.on_registered = self._registered
+        self.metadata.may_enter = lambda: self.liveness.disk_answers
+        self.liveness.on_lapse = self.metadata.lapse
+        self.liveness.end_session = self.metadata.end_session
         image = self.metadata.load()
         self.log_directories = LogDirectories.open(
             self.disk, self.settings.log_dirs, cluster_id=image.cluster_id, node_id=self.node_id
@@ -258,22 +270,29 @@ class Broker:
 
     def register(self, then: Callable[[Refused | None], None]) -> None:
         """Tell the cluster that this broker is here and where to reach it; `then` when the cluster knows."""
-
-        def registered(refused: Refused | None) -> None:
-            if refused is None:
-                # The cluster knows; later incarnations of this process have lost nothing more.
-                self._ends_in_doubt = False
-                self.log_directories.note_boot()
-                self.log_directories.forget_unfinished_copies()
-                self.replication.activate()
-                self.placements.start()
-                self.log_moves.resume()
-            then(refused)
-
         self._ends_in_doubt = not self.log_directories.kept_their_ends
         if self._ends_in_doubt:
             log.warning("the machine was restarted without a clean stop: the logs may have lost their ends")
-        self.metadata.start(self._registration, registered)
+        self.metadata.start(self._registration, then)
+
+    def _registered(self) -> None:
+        """The cluster knows this life of the broker: it has the roles that the image gives it."""
+        first, self._was_registered = not self._was_registered, True
+        if first:
+            # The cluster knows; later incarnations of this process have lost nothing more.
+            self._ends_in_doubt = False
+            self.log_directories.note_boot()
+            self.log_directories.forget_unfinished_copies()
+        self.replication.activate()
+        if first:
+            self.placements.start()
+            self.log_moves.resume()
+
+    def _fenced(self) -> None:
+        """The session is over: whatever the image says, others may lead what this broker led."""
+        self.produce_shapes.forget()
+        self.image_version = -1
+        self.replication.deactivate()
 
     def _registration(self) -> Registration:
         """What this broker tells of itself when it registers: as things are now."""
@@ -304,6 +323,7 @@ class Broker:
     def stop_chores(self) -> None:
         """Begin no more work in the background, so that what is under way can be waited for."""
         self.jobs.stop()
+        self.liveness.stop()
         self.replication.stop()
         self.placements.stop()
         self.housekeeping.stop()

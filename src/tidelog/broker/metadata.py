@@ -6,8 +6,9 @@ are read and applied, listeners hear of it. Who is too far behind reads everythi
 
 A broker's life: `load` (blocking, at start) reads the image; `start` registers the broker under an ephemeral
 key, takes the controller's place if it is free, and tells when the image shows the broker alive. When the
-session with the store is lost, so are both keys: the broker opens another session and registers as a new
-incarnation. While the store cannot be reached at all, the broker goes on with the image it has.
+session with the store is lost, so are both keys: the broker is *fenced*, opens another session and registers
+as a new incarnation, if it may (`may_enter`: not while its disks do not answer; it follows the image all the
+same). While the store cannot be reached at all, the broker goes on with the image it has.
 
 `submit` hands a command to the controller, on this broker or another (see `submitting`); what a controller
 does is in `controllership`. Everything here happens on the event loop, only calls of the store elsewhere.
@@ -30,6 +31,7 @@ from tidelog.broker.submitting import Submitting
 from tidelog.broker.timers import Timers
 from tidelog.controller.commands import Command, FormCluster, LiveBroker, ReplicaPlacement
 from tidelog.controller.machine import Controller
+from tidelog.coordination.opening import session_timeout_ms
 from tidelog.coordination.store import (
     ABSENT,
     Committed,
@@ -76,6 +78,10 @@ class Registration(NamedTuple):
     unclean_shutdown: bool = False
 
 
+class NotYet(NamedTuple):
+    """This broker follows, but may not register."""
+
+
 class Metadata:
     """Holds the image and changes it; everything but the store's own work happens on the event loop."""
 
@@ -95,10 +101,16 @@ class Metadata:
         #: the number of the last change that the image shows
         self.sequence = 0
         self.node_id = node_id
-        ensemble = settings.get("zookeeper.connect")
-        self._session_timeout_ms = settings.get_int(
-            "zookeeper.session.timeout.ms" if ensemble else "broker.session.timeout.ms"
-        )
+        #: no life of this broker is registered, as far as it knows: it may not lead what others could
+        self.fenced = True
+        #: called when a session was lost, and with it the right to lead
+        self.on_fenced: Callable[[], None] = lambda: None
+        #: called when the image shows a new life of this broker alive
+        self.on_registered: Callable[[], None] = lambda: None
+        #: whether this broker may register now
+        self.may_enter: Callable[[], bool] = lambda: True
+        self._session_timeout_ms = session_timeout_ms(settings)
+        self._lapse_cause = ""
         self._settings = settings
         self._random = random
         self._timers = timers
@@ -195,19 +207,21 @@ class Metadata:
         if self._entering or self._stopped or self._me is None:
             return
         self._entering, self._live_unseen = True, False
-        me, watching = self._me, self._watching
+        me, watching, may_enter = self._me, self._watching, self.may_enter()
 
-        def look(store: CoordinationStore) -> Takeover | Incumbent | IdTaken:
+        def look(store: CoordinationStore) -> Takeover | Incumbent | IdTaken | NotYet:
             if not watching:
                 # Before anything is read, so that nothing is missed; again if that failed half way.
                 self._session.watch(store, CHANGES_KEY, self._follow)
                 self._session.watch(store, CONTROLLER_KEY, self._enter)
                 self._session.watch(store, LIVE_PREFIX, self._live_changed)
-            return enter(store, me)
+            return enter(store, me) if may_enter else NotYet()
 
         self._session.run(look, lambda outcome: self._entered(me, outcome))
 
-    def _entered(self, me: LiveBroker, outcome: Takeover | Incumbent | IdTaken | BaseException) -> None:
+    def _entered(
+        self, me: LiveBroker, outcome: Takeover | Incumbent | IdTaken | NotYet | BaseException
+    ) -> None:
         if me is not self._me or self._stopped:
             # What an earlier incarnation found does not count.
             return
@@ -231,6 +245,10 @@ class Metadata:
                 self._follow()
             case IdTaken():
                 self._wait_for_id(outcome.holder)
+            case NotYet():
+                self._timers.set_after(_ENTER_TIMER, RETRY_MS, self._enter)
+                self._follow()
+                again = False
             case SessionLost():
                 # A new session is on its way, and a new incarnation with it, which looks for itself.
                 again = False
@@ -346,11 +364,14 @@ class Metadata:
             self._tell_waiting()
 
     def _tell_started(self) -> None:
-        if self._started is not None and self._me is not None:
+        if self.fenced and self._me is not None:
             own = self.image.alive_brokers.get(self.node_id)
             if own is not None and own.incarnation == self._me.incarnation:
-                then, self._started = self._started, None
-                then(None)
+                self.fenced = False
+                self.on_registered()
+                if self._started is not None:
+                    then, self._started = self._started, None
+                    then(None)
 
     def _when_at(self, sequence: int, callback: Callable[[], None]) -> None:
         """Call back when the image shows change number `sequence`; now, if it does."""
@@ -386,16 +407,33 @@ class Metadata:
 
     # -- the session
 
+    def lapse(self, cause: str) -> None:
+        """Give the session up and all that comes with it: this broker made no progress for too long."""
+        if not self._stopped:
+            self._lapse_cause = cause
+            self._session.give_up()
+            self._lapse_cause = ""
+
+    def end_session(self) -> None:
+        """Have the session ended, from any thread, while the loop cannot say anything."""
+        self._session.end()
+
     def _session_lost(self) -> None:
         """Our ephemeral keys are gone: somebody else decides, and our partitions find other leaders."""
         if self._stopped:
             return
-        log.warning("the session with the coordination store is over; this broker registers again")
+        cause, self._lapse_cause = self._lapse_cause, ""
+        why = f": {cause}" if cause else ""
+        log.warning("the session with the coordination store is over%s; this broker registers again", why)
+        self.fenced = True
+        self.on_fenced()
         if self.events is not None:
             incarnation = "" if self._me is None else self._me.incarnation
             fields = {"controller": self.is_controller, "sequence": self.sequence}
-            cause = "the coordination store ended it or could not be reached in time"
+            cause = cause or "the coordination store ended it or could not be reached in time"
             self.events.emit(SESSION_LOST, fields, cause=cause, cause_id=f"session-{incarnation[:8]}")
+        # That life is over: an image that still shows it alive gives no right to anything.
+        self._me = None
         self._timers.cancel(_ENTER_TIMER)
         self._controllership.resign("the session with the coordination store is over")
         self._submitting.controller_is(None)

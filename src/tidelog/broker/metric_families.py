@@ -81,6 +81,10 @@ _ROWS = (
         "The number of the last metadata change that this broker knows; the differences between brokers "
         "are their lag."),
     MetricFamily("tidelog_broker_registered", _GAUGE, "1 while the cluster knows this life of the broker."),
+    MetricFamily("tidelog_stalls_total", _COUNTER,
+        "Sessions that this broker gave up because its event loop, or a disk, made no progress.", ("cause",)),
+    MetricFamily("tidelog_disk_silent_seconds", _GAUGE,
+        "For how long a disk of a log directory has not answered; 0 while all do."),
     MetricFamily("tidelog_session_losses_total", _COUNTER,
         "Sessions with the coordination store that were lost."),
     # the disk

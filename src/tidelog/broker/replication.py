@@ -5,7 +5,8 @@ it, else in `broker.followed`. Leading begins and ends with the image alone. A r
 here any more, or whose topic is gone (its id decides, not its name), leaves with its log.
 
 Until this life of the broker is registered it leads only what has no other replica: in an image from before
-its start it may still be the leader of partitions whose log it has just lost the end of.
+its start it may still be the leader of partitions whose log it has just lost the end of. So it is again when
+its session is lost: others may lead what the image says it leads.
 
 A replica whose log directory is gone is offline (KIP-858): its log is not begun anew as long as the ISR
 counts on it. When the others do without it, it begins in another directory, as a follower that has everything
@@ -114,6 +115,19 @@ class Replication:
         if self._broker.progressed:
             self._broker.wake_progressed()
 
+    def deactivate(self) -> None:
+        """This life of the broker is over: lead and follow nothing until another one is registered."""
+        if not self._active or self._stopped:
+            return
+        self._active = False
+        broker = self._broker
+        for partition in list(broker.replicas()):
+            state = broker.image.partition(partition.topic, partition.index)
+            if state is not None:
+                self._place(partition, state)
+        if broker.progressed:
+            broker.wake_progressed()
+
     def stop(self) -> None:
         """Fetch no more and propose nothing."""
         self._stopped = True
@@ -175,6 +189,8 @@ class Replication:
                 if config is None:
                     config = self._broker.settings.log_config(topic.configs)
                 partition = self._open(topic, index, state, config)
+                # Thousands of new logs take their time, but they come about.
+                self._broker.liveness.moved()
             if partition is not None:
                 self._place(partition, state)
                 self._broker.placements.consider(TopicPartition(topic.name, index), state)

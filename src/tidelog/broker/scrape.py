@@ -159,6 +159,11 @@ class Scrape:
             family("tidelog_leader_elections_total", [(("true",), elected[0]), (("false",), elected[1])]),
             single("tidelog_metadata_sequence", metadata.sequence),
             single("tidelog_broker_registered", int(metadata.broker_epoch >= 0)),
+            family(
+                "tidelog_stalls_total",
+                [((cause,), count) for cause, count in sorted(broker.liveness.lapses.items())],
+            ),
+            single("tidelog_disk_silent_seconds", broker.liveness.disks.silent_ms() / 1000),
             single("tidelog_session_losses_total", counts[SESSION_LOST]),
         ]
         if decides:

@@ -135,6 +135,19 @@ class StoreSession:
 
     # -- loss
 
+    def end(self) -> None:
+        """Have the session ended, from any thread and without waiting; its loss is told as any other."""
+        store = self._store
+        if store is not None:
+            store.lapse()
+
+    def give_up(self) -> None:
+        """Take the session for lost, now, and end it."""
+        store = self._store
+        if store is not None:
+            store.lapse()
+            self._lose(store)
+
     def _hear_of_loss(self, store: CoordinationStore) -> None:
         store.on_session_lost(lambda: self._background.call_soon(lambda: self._lose(store)))
 

@@ -43,6 +43,9 @@ class SeenBroker:
     id: int
     address: str | None
     alive: bool = True
+    #: of one that is not: whether somebody at its address takes connections, and answers
+    listens: bool = False
+    answers: bool = False
     #: why the advertised address did not answer; None if it did or was not tried
     fault: str | None = None
     #: what the one who answers there says it belongs to

@@ -110,14 +110,24 @@ def brokers(seen: Examination) -> list[Finding]:
     found = []
     for broker in dead:
         held = sum(broker.id in partition.replicas for partition in seen.partitions)
-        found.append(
-            _problem(
-                "brokers",
-                f"broker {broker.id} is dead; {counted(held, 'replica')} should be there",
-                f"start it again; if it is gone for good: tidelog cluster decommission {broker.id} --execute",
-                f"broker {broker.id}",
+        message = f"broker {broker.id} is dead; {counted(held, 'replica')} should be there"
+        step = f"start it again; if it is gone for good: tidelog cluster decommission {broker.id} --execute"
+        if broker.answers:
+            message = (
+                f"broker {broker.id} runs and answers at {broker.address}, but is out of the cluster;"
+                f" {counted(held, 'replica')} should be there"
             )
-        )
+            step = (
+                "look into its log: a disk that does not answer (tidelog_disk_silent_seconds), or a"
+                " coordination store that it cannot reach"
+            )
+        elif broker.listens:
+            message = (
+                f"broker {broker.id} hangs: it takes connections at {broker.address} and answers none;"
+                f" {counted(held, 'replica')} should be there"
+            )
+            step = "its log says where its event loop stands; see to its disk and its memory, then restart it"
+        found.append(_problem("brokers", message, step, f"broker {broker.id}"))
     return found
 
 

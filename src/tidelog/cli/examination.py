@@ -9,6 +9,7 @@ Groups that wait and transactions that may hang are looked at twice, `watch_seco
 moved in between is called stuck. Nothing is ever changed.
 """
 
+import socket
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,8 @@ NEWEST_SINCE_VERSION = 7
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LINKS_OPENED_AT_ONCE = 16
 CONNECT_SECONDS_MAX = 5.0
+#: a broker that is given up as dead is not waited for as long
+KNOCK_SECONDS_MAX = 2.0
 #: long enough to tell a transaction that is ending from one that hangs
 SECOND_LOOK_SECONDS = 1.0
 TOPIC_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable")
@@ -171,6 +174,26 @@ def _all_brokers(link: Link, metadata: Any) -> tuple[SeenBroker, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
+def _knocked_at(broker: SeenBroker, settings: ClientSettings) -> SeenBroker:
+    """Whether a broker that the cluster has given up is there all the same: it may hang."""
+    host, _, port = (broker.address or "").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS_MAX).close()
+    except OSError:
+        return broker
+    try:
+        link = Link.open(host, int(port), settings)
+    except ClientFault:
+        return replace(broker, listens=True)
+    try:
+        _metadata(link, ())
+    except ClientFault:
+        return replace(broker, listens=True)
+    finally:
+        link.close()
+    return replace(broker, listens=True, answers=True)
+
+
 def _open_links(
     known: Iterable[SeenBroker], settings: ClientSettings
 ) -> tuple[dict[int, Link], tuple[SeenBroker, ...]]:
@@ -178,8 +201,10 @@ def _open_links(
     links: dict[int, Link] = {}
 
     def reach(broker: SeenBroker) -> SeenBroker:
-        if not broker.alive or broker.address is None:
+        if broker.address is None:
             return broker
+        if not broker.alive:
+            return _knocked_at(broker, settings)
         host, _, port = broker.address.rpartition(":")
         try:
             link = Link.open(host.strip("[]"), int(port), settings)

@@ -15,9 +15,13 @@ def open_store(settings: BrokerSettings) -> CoordinationStore:
         return _open_zookeeper(str(connect), settings)
     from tidelog.coordination.embedded import EmbeddedStore
 
-    return EmbeddedStore(
-        embedded_path(settings), session_timeout_ms=settings.get_int("broker.session.timeout.ms")
-    )
+    return EmbeddedStore(embedded_path(settings), session_timeout_ms=session_timeout_ms(settings))
+
+
+def session_timeout_ms(settings: BrokerSettings) -> int:
+    """How long the broker's store believes in a session that it does not hear of."""
+    ensemble = settings.get("zookeeper.connect")
+    return settings.get_int("zookeeper.session.timeout.ms" if ensemble else "broker.session.timeout.ms")
 
 
 def embedded_path(settings: BrokerSettings) -> Path:

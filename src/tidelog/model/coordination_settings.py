@@ -21,7 +21,8 @@ COORDINATION_SETTINGS = (
     _broker(
         "broker.session.timeout.ms", _INT, 9000, _HIGH,
         "How long a broker that hangs keeps its place in a cluster with the embedded store; a killed one is "
-        "noticed at once.", minimum=100,
+        "noticed at once. One whose event loop or disk stands still for two thirds of it gives up its place.",
+        minimum=100,
     ),
     _broker(
         "zookeeper.connect", _STRING, None, _HIGH,
@@ -29,8 +30,8 @@ COORDINATION_SETTINGS = (
     ),
     _broker(
         "zookeeper.session.timeout.ms", _INT, 18_000, _HIGH,
-        "How long ZooKeeper waits for a broker that it does not hear from; the ensemble may have limits.",
-        minimum=100,
+        "How long ZooKeeper waits for a broker that it does not hear from; the ensemble may have limits. A "
+        "broker whose event loop or disk stands still for two thirds of it gives up its place.", minimum=100,
     ),
     _broker(
         "zookeeper.connection.timeout.ms", _INT, None, _HIGH,

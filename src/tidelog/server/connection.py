@@ -198,6 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         edge = self.edge
         edge.requests.began_ns = began_ns = perf_counter_ns()
         edge.broker.turn_ms = (began_ns + edge.epoch_ns) // 1_000_000
+        if began_ns > edge.liveness.lease_end_ns:
+            edge.liveness.overdue()
         self._end += nbytes
         view = self._private
         if view is None:
@@ -471,6 +473,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self, chunks: Any) -> None:
         if self._output is None:
+            return
+        if perf_counter_ns() > self.edge.liveness.lease_end_ns:
+            # What was worked out before this broker stood still may not be true any more: others may lead.
+            self.edge.liveness.overdue()
+            self.close("this broker stood still while it worked on a request")
             return
         if type(chunks) is bytes:
             self._output.send_bytes(chunks)

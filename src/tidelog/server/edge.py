@@ -50,6 +50,7 @@ class Edge:
         self.clock = clock
         self.dispatcher = Dispatcher(broker)
         self.requests = broker.metrics.requests
+        self.liveness = broker.liveness
         #: connections taken in, and those refused or closed for a reason, since the start
         self.accepted_count = 0
         self.reported_count = 0

@@ -146,6 +146,7 @@ class MetricsEndpoint:
         broker = self._edge.broker
         conditions = {
             "registered": broker.metadata.broker_epoch >= 0,
+            "disks_answer": broker.liveness.disk_answers,
             "logs_open": not broker.unopened_topics,
             "not_stopping": not self.stopping,
         }

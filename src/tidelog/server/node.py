@@ -17,8 +17,10 @@ from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings, Listener
 from tidelog.server.clock import SystemClock
 from tidelog.server.connection import Connection
+from tidelog.server.disk_checks import DiskChecks
 from tidelog.server.edge import Edge
 from tidelog.server.peers import AsyncPeers
+from tidelog.server.watchdog import Watchdog
 from tidelog.server.worker_threads import WorkerThreads
 from tidelog.storage.disk import OsDisk
 
@@ -32,6 +34,10 @@ log = logging.getLogger(__name__)
 
 #: threads that check passwords and tokens
 AUTHENTICATION_THREADS = 2
+#: threads that call the coordination store: one for calls, one for the end of a session whose calls hang
+STORE_THREADS = 2
+#: how often per stall limit a disk is asked that is suspected to hang
+DISK_CHECKS_PER_STALL = 6
 STOP_GRACE_SECONDS = 2.0
 DESCRIPTORS_WANTED = 1 << 16
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -67,6 +73,8 @@ class Node:
         self._servers: list[asyncio.Server] = []
         self._workers: WorkerThreads | None = None
         self._gatekeepers: WorkerThreads | None = None
+        self._store_workers: WorkerThreads | None = None
+        self._watchdog: Watchdog | None = None
         self.metrics: MetricsEndpoint | None = None
 
     async def start(self) -> ReadyInfo:
@@ -81,6 +89,7 @@ class Node:
         try:
             endpoints = _advertised(self.settings, bound)
             self._workers = WorkerThreads(loop, self.settings.get_int("background.threads"))
+            self._store_workers = WorkerThreads(loop, STORE_THREADS)
             if secured:
                 self._gatekeepers = WorkerThreads(loop, AUTHENTICATION_THREADS)
             clock = SystemClock()
@@ -95,6 +104,7 @@ class Node:
                 endpoints=endpoints,
                 peers=self._peers,
                 authentication_background=self._gatekeepers,
+                store_background=self._store_workers,
             )
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             if peer_security is not None:
@@ -105,19 +115,10 @@ class Node:
             self.edge = edge = Edge(loop, self.broker, clock)
             edge.secured = tuple(secured.values())
             await self._open_metrics(edge)
+            self._watch(self.broker, self._workers)
             await self._register(self.broker)
         except BaseException:
-            for _, sock in bound:
-                sock.close()
-            if self.metrics is not None:
-                self.metrics.close()
-            if self.edge is not None:
-                self.edge.close()
-            if self.broker is not None:
-                self.broker.leave_cluster()
-            for workers in (self._workers, self._gatekeepers):
-                if workers is not None:
-                    workers.close()
+            self._undo_start(bound)
             raise
         backlog = self.settings.get_int("socket.listen.backlog.size")
         for listener, sock in bound:
@@ -137,6 +138,35 @@ class Node:
             self.settings.log_dirs,
             "" if self.metrics is None else self.metrics.url,
         )
+
+    def _undo_start(self, bound: list[tuple[Listener, socket.socket]]) -> None:
+        """Let go of whatever a start that failed had taken."""
+        for _, sock in bound:
+            sock.close()
+        if self.metrics is not None:
+            self.metrics.close()
+        if self.edge is not None:
+            self.edge.close()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        if self.broker is not None:
+            self.broker.leave_cluster()
+        for workers in (self._workers, self._gatekeepers, self._store_workers):
+            if workers is not None:
+                workers.close()
+
+    def _watch(self, broker: Broker, workers: WorkerThreads) -> None:
+        """From now on this broker lives as long as it makes progress."""
+        liveness = broker.liveness
+        interval_seconds = liveness.stall_ms / DISK_CHECKS_PER_STALL / 1000
+        checks = DiskChecks(
+            self.settings.log_dirs, workers.longest_seconds, interval_seconds=interval_seconds
+        )
+        checks.prepare()
+        liveness.disks = checks
+        liveness.start()
+        self._watchdog = Watchdog(liveness)
+        self._watchdog.start()
 
     async def _open_metrics(self, edge: Edge) -> None:
         """Serve metrics, where the settings say so; before registering, which may take a while."""
@@ -184,13 +214,18 @@ class Node:
             self._peers.close()
         if self.broker is not None:
             self.broker.stop_chores()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         assert self._workers is not None
+        assert self._store_workers is not None
+        working = asyncio.gather(self._workers.drain(), self._store_workers.drain())
         try:
-            await asyncio.wait_for(self._workers.drain(), STOP_GRACE_SECONDS * 15)
+            await asyncio.wait_for(working, STOP_GRACE_SECONDS * 15)
         finally:
             if self.broker is not None:
                 self.broker.close()
             self._workers.close()
+            self._store_workers.close()
             if self._gatekeepers is not None:
                 self._gatekeepers.close()
 

@@ -1,6 +1,7 @@
 """Blocking work (fsync, recovery, compaction, the metadata store) off the event loop."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +17,8 @@ class WorkerThreads:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidelog-worker")
         self._pending = 0
+        #: when the work began that threads are at now
+        self._began: dict[object, float] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -23,8 +26,22 @@ class WorkerThreads:
         """Run `work` in a thread, then `then` with its result or its exception on the loop."""
         self._pending += 1
         self._idle.clear()
-        future = self._pool.submit(work)
+        future = self._pool.submit(self._timed, work)
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finish, done, then))
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        key = object()
+        self._began[key] = time.monotonic()
+        try:
+            return work()
+        finally:
+            del self._began[key]
+
+    def longest_seconds(self) -> float:
+        """For how long the longest work has been under way in a thread; 0 if none is. From any thread."""
+        # A list of the values is made in one step, which no other thread can come between.
+        began = min(list(self._began.values()), default=None)
+        return 0.0 if began is None else time.monotonic() - began
 
     def _finish(self, future: "Future[T]", then: Callable[[T | BaseException], None]) -> None:
         self._pending -= 1

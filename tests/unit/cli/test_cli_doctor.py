@@ -122,6 +122,16 @@ def test_dead_brokers_and_no_controller() -> None:
     assert "no controller" in only("controller", seen, Severity.PROBLEM).message
 
 
+def test_a_broker_that_hangs_is_not_called_dead() -> None:
+    seen = healthy(brokers=(broker(1), broker(2), broker(3, alive=False, listens=True)))
+    found = only("brokers", seen, Severity.PROBLEM)
+    assert "broker 3 hangs" in found.message and "answers none" in found.message
+    assert "where its event loop stands" in found.next_step and "decommission" not in found.next_step
+    seen = healthy(brokers=(broker(1), broker(2), broker(3, alive=False, listens=True, answers=True)))
+    found = only("brokers", seen, Severity.PROBLEM)
+    assert "out of the cluster" in found.message and "tidelog_disk_silent_seconds" in found.next_step
+
+
 def test_partitions_by_how_bad_they_are() -> None:
     sick = topic(
         "orders",

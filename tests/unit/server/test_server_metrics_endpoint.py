@@ -97,6 +97,7 @@ class TestPages:
         assert status == 503
         assert json.loads(text)["conditions"] == {
             "registered": True,
+            "disks_answer": True,
             "logs_open": False,
             "not_stopping": True,
         }
