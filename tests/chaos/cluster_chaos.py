@@ -42,6 +42,7 @@ from cluster_workload import (
 )
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from crash_checks import Violation
+from hanging_disk import HangingDisk, NoDisk
 from history import ACKNOWLEDGED, Copies, Follows, Recorder, load
 from history_checks import CHECKERS, check
 from history_faults import unnoticed
@@ -134,6 +135,7 @@ class Run:
         self.has_small_disk = "full-disk" in options.faults and self.stack.enter_context(
             small_disk(self.small_disk_folder, SMALL_DISK_BYTES)
         )
+        self.hanging_disk = self._hanging_disk() if "hang-disk" in options.faults else None
         settings = {**SETTINGS, SESSION_SETTING[options.store]: str(int(self.session_seconds * 1000))}
         zookeeper = None
         if options.store == "zookeeper":
@@ -146,6 +148,17 @@ class Run:
             data_directory=self.folder / "data",
             command_prefix=prefix,
         )
+
+    def _hanging_disk(self) -> HangingDisk:
+        (self.folder / "hanging").mkdir()
+        try:
+            disk = HangingDisk(
+                self.folder / "hanging", self.folder / "data" / "broker-2", size_bytes=SMALL_DISK_BYTES
+            )
+        except NoDisk as fault:
+            raise SystemExit(f"hang-disk cannot be done here: {fault}") from fault
+        self.stack.enter_context(disk)
+        return disk
 
     def _prefix(self, broker_id: int) -> list[str]:
         assert self.network is not None
@@ -183,6 +196,8 @@ class Run:
     def _arm(self) -> None:
         if self.has_small_disk:
             self.scene.small_disk = (3, self.small_disk_folder)
+        if self.hanging_disk is not None:
+            self.scene.hanging_disk = (2, self.hanging_disk)
         self.scene.zookeeper = self.ensemble
         self.scene.copiers = [client for client in self.clients if isinstance(client, Copier)]
 
@@ -415,6 +430,8 @@ def choose_faults(options: argparse.Namespace) -> None:
         lacking["zookeeper"] = "it is not on ZooKeeper"
     if os.geteuid() != 0:
         lacking["small disk"] = "mounting a tmpfs needs root"
+        lacking["hanging disk"] = "mounting a file system needs root"
+        lacking["ptrace"] = "stopping a thread of another process needs root"
     options.faults = [name for name in wanted if not FAULTS[name].needs & lacking.keys()]
     for need, why in lacking.items():
         left = [name for name in wanted if need in FAULTS[name].needs]

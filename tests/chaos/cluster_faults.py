@@ -21,10 +21,12 @@ from cluster_workload import PARTITIONS, Copier, Probe
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from crash_checks import Violation
+from hanging_disk import HangingDisk
 from history import ACKNOWLEDGED, Recorder, Send
 from kafka_wire import ConnectionClosed, WireClient, batch_of
 from network import PrivateNetwork
 from replica_logs import stored_batches
+from stopped_thread import CannotStop, StoppedThread
 from transaction_worker import INPUT, OUTPUT
 
 from tidelog.server.cluster_view import NoView
@@ -38,6 +40,8 @@ BROKER_HOST = "broker-{}"
 ZOOKEEPER_HOST = "zookeeper"
 ELECTION_NOT_NEEDED = 84
 DIVERGED_RECORDS = 40
+#: how long the probe may take to find another leader, on a busy machine
+LOOKING_SECONDS_MAX = 5.0
 
 
 class Scene:
@@ -57,6 +61,8 @@ class Scene:
         self.zookeeper: ZookeeperServers | None = None
         self.small_disk: tuple[int, Path] | None = None
         """A broker and the folder of its tmpfs."""
+        self.hanging_disk: tuple[int, HangingDisk] | None = None
+        """A broker and the disk under its data."""
         self.copiers: list[Copier] = []
         self.outages: dict[str, list[float]] = defaultdict(list)
         self.last_outage = 0.0
@@ -107,6 +113,11 @@ class Scene:
         self.outages[name].append(seconds)
         self.last_outage = seconds
         return seconds
+
+    def within_session(self, name: str, since: float) -> None:
+        """Somebody else must lead by the end of the session timeout; the rest is for whoever looks."""
+        if (seconds := self.heard(name, since)) > self.session_seconds + LOOKING_SECONDS_MAX:
+            raise Violation(f"{name}: no acknowledged write for {seconds:.1f} s")
 
     def quiet_seconds(self, name: str, since: float) -> float:
         """The longest time without an acknowledged write from a moment until the probe is heard again."""
@@ -568,16 +579,66 @@ def session_expiry(scene: Scene, name: str) -> None:
     scene.whole(name)
 
 
+# Hangs: threads run, and no progress is made
+
+
+def hang_loop(scene: Scene, name: str) -> None:
+    """The event loop of the watched partition's leader stands, for less or more than its session.
+
+    Its other threads run. Sometimes it is the controller's that stands.
+    """
+    hung = scene.leader()
+    if scene.random.random() < 0.3:
+        hung = scene.new_controller(name, -1)
+    process_id = scene.cluster.process_id(hung)
+    assert process_id is not None
+    leads = scene.leader() == hung
+    try:
+        thread = StoppedThread(process_id)
+    except CannotStop:
+        scene.counts[f"{name}: never at rest"] += 1
+        return
+    since = scene.strike(name)
+    long = scene.random.random() < 0.6
+    try:
+        scene.hold(*((scene.session_seconds + 1, scene.session_seconds + 4) if long else (0.3, 1.5)))
+        if long and leads:
+            scene.within_session(name, since)
+    finally:
+        thread.go_on()
+    if not (long and leads):
+        scene.quiet_seconds(f"{name} briefly", since)
+    scene.whole(name)
+
+
+def hang_disk(scene: Scene, name: str) -> None:
+    """The disk of one broker does not answer: whoever writes to it waits, or whoever syncs."""
+    assert scene.hanging_disk is not None
+    broker_id, disk = scene.hanging_disk
+    leads = scene.leader() == broker_id
+    since = scene.strike(name)
+    scene.random.choice((disk.hang_writes, disk.hang_device))()
+    try:
+        scene.hold(scene.session_seconds + 2, scene.session_seconds + 5)
+    finally:
+        disk.release()
+    seconds = scene.quiet_seconds(name if leads else f"{name} of a follower", since)
+    if leads and seconds > scene.session_seconds + LOOKING_SECONDS_MAX:
+        raise Violation(f"{name}: no acknowledged write for {seconds:.1f} s")
+    scene.whole(name)
+
+
 class Fault(NamedTuple):
     """One row of the table."""
 
     inject: Callable[[Scene, str], None]
     needs: frozenset[str] = frozenset()
-    """Of `namespaces`, `zookeeper`, `small disk`."""
+    """Of `namespaces`, `zookeeper`, `small disk`, `hanging disk`, `ptrace`."""
     weight: int = 1
 
 
 NETWORK, ENSEMBLE, DISK = frozenset({"namespaces"}), frozenset({"zookeeper"}), frozenset({"small disk"})
+TRACING, HANGING_DISK = frozenset({"ptrace"}), frozenset({"hanging disk"})
 FAULTS: dict[str, Fault] = {
     "kill-leader": Fault(kill_leader, weight=6),
     "kill-controller": Fault(kill_controller, weight=2),
@@ -594,6 +655,8 @@ FAULTS: dict[str, Fault] = {
     "cut-one-way": Fault(cut_one_way, NETWORK),
     "isolate-leader": Fault(isolate_leader, NETWORK, weight=2),
     "full-disk": Fault(full_disk, DISK),
+    "hang-loop": Fault(hang_loop, TRACING, weight=2),
+    "hang-disk": Fault(hang_disk, HANGING_DISK),
     "zookeeper-leader": Fault(zookeeper_leader, ENSEMBLE),
     "zookeeper-outage": Fault(zookeeper_outage, ENSEMBLE),
     "session-expiry": Fault(session_expiry, NETWORK | ENSEMBLE),
