@@ -36,6 +36,8 @@ TOPIC_COUNT = 2_000
 PERCENT = 1.0
 BYTE_RATE = 100_000
 BATCH_BYTES = 500_000
+#: between two measurements; without limits what was is forgotten
+REST_SECONDS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -165,7 +167,7 @@ def measure(bootstrap: str, pid: int, seconds: float, counts: list[int]) -> None
                 rate = f"{answers * len(frame) / seconds:,.0f}" if key == "producer_byte_rate" else ""
                 how = "anew" if anew else "keep"
                 print(f"{key:24} {count:>12} {how:6} {answers:>8} {percent:>13.2f} {rate:>12}", flush=True)
-                time.sleep(12)
+                time.sleep(REST_SECONDS)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Producers on every replica and settings of every resource: Java's admin client and tools, and librdkafka's.
 
-Three brokers. Each client program runs a few times here; `TIDELOG_ITERATIONS=200` makes it 200 times (about
-four minutes with Java). TIDELOG_TEST_BOOTSTRAP names another cluster, such as an Apache Kafka.
+Three brokers. Each client program runs a few times here; `TIDELOG_ITERATIONS=200` makes it 200 times (about a
+minute). TIDELOG_TEST_BOOTSTRAP names another cluster, such as an Apache Kafka.
 """
 
 import os
