@@ -60,6 +60,8 @@ PEERS_MAX = 10_000
 #: longer client ids are known by their hash
 CLIENT_ID_LENGTH_MAX = 256
 CONNECTIONS_BURST_MS = 1_000
+#: over how long the connections wake that waited for the same limit
+STAGGER_MS_MAX = 1_000
 PRODUCE_FIRST_FLEXIBLE = 9
 FETCH_FIRST_FLEXIBLE = 12
 _NANOSECONDS_PER_PERCENT = 1e7
@@ -81,9 +83,14 @@ class Meter:
         self.bucket.take(value, self.limit, now_ms)
         return self.bucket.throttle_ms(self.limit, now_ms)
 
-    def wait_ms(self, now_ms: int) -> int:
-        """How long to wait before anything more."""
-        return self.bucket.throttle_ms(self.limit, now_ms)
+    def hold_ms(self, now_ms: int) -> int:
+        """How long to wait before anything more; each a little longer, for not all shall wake at once."""
+        waits_ms = self.bucket.throttle_ms(self.limit, now_ms)
+        if not waits_ms:
+            self.bucket.held_count = 0
+            return 0
+        self.bucket.held_count += 1
+        return waits_ms + min(self.bucket.held_count, STAGGER_MS_MAX) - 1
 
 
 class Meters:
@@ -189,13 +196,13 @@ class Quotas:
         meters = self.meters(context)
         waits_ms, quota = 0, "request"
         if meters.requests is not None:
-            waits_ms = meters.requests.wait_ms(self._now_ms())
+            waits_ms = meters.requests.hold_ms(self._now_ms())
         if api.key == PRODUCE and meters.producer is not None:
-            by_bytes_ms = meters.producer.wait_ms(self._now_ms())
+            by_bytes_ms = meters.producer.hold_ms(self._now_ms())
             if by_bytes_ms > waits_ms:
                 waits_ms, quota = by_bytes_ms, "produce"
         elif meters.mutations is not None and version < STRICT_SINCE.get(api.name, 0):
-            by_tokens_ms = meters.mutations.wait_ms(self._now_ms())
+            by_tokens_ms = meters.mutations.hold_ms(self._now_ms())
             if by_tokens_ms > waits_ms:
                 waits_ms, quota = by_tokens_ms, "mutation"
         if not waits_ms or self._between_brokers(context, api, version):

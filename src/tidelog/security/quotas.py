@@ -65,9 +65,11 @@ def find_address_limit(quotas: Mapping[QuotaEntity, QuotaValues], key: str, addr
 class TokenBucket:
     """What may still be done at once; below zero one waits."""
 
-    __slots__ = ("_burst_ms", "_filled_ms", "_tokens")
+    __slots__ = ("_burst_ms", "_filled_ms", "_tokens", "held_count")
 
     def __init__(self, burst_ms: int, limit: float, now_ms: int) -> None:
+        #: how many requests were held since one was let through
+        self.held_count = 0
         self._burst_ms = burst_ms
         self._tokens = self.capacity(limit)
         self._filled_ms = now_ms

@@ -148,9 +148,9 @@ def test_a_new_connection_waits_with_the_others(node: NodeUnderTest) -> None:
     node.handle(frame)
     waits_ms = muted_ms(node)
     log = node.broker.partitions["t", 0].log
-    for _ in range(3):
+    for held_count in range(3):
         another(node)
-        assert node.handle(frame) is HELD and muted_ms(node) == waits_ms
+        assert node.handle(frame) is HELD and muted_ms(node) == waits_ms + held_count, "not all wake at once"
         assert call(node, "Metadata", 12, {"topics": None}).topics, "what it has no limit for is served"
     assert log.log_end_offset == 1
     node.advance(waits_ms)
