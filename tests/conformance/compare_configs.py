@@ -200,6 +200,7 @@ OWN = {
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "leader.replication.throttled.rate",
     "follower.replication.throttled.rate",
+    "unclean.recovery.timeout.ms",
 }
 ALTERATIONS: tuple[tuple[int, str, int, str, str | None], ...] = (
     (TOPIC, "plain", SET, "cleanup.policy", "nonsense"),
