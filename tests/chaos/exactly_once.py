@@ -557,7 +557,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
             test.check()
     except (Violation, BrokerDied) as fault:
         kept = Path(tempfile.mkdtemp(prefix="tidelog-exactly-once-failed-"))
-        shutil.copytree(folder, kept, dirs_exist_ok=True)
+        shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
         print(f"FAILED with --seed {options.seed}: {fault}\nThe folder is kept in {kept}", flush=True)
         return 1
     finally:

@@ -264,7 +264,9 @@ class KafkaPythonPipe:
             raise Fenced(repr(fenced)) from None
         except errors.KafkaError as refusal:
             cause = refusal.args[-1] if refusal.args else None
-            if isinstance(cause, errors.ProducerFencedError | errors.InvalidProducerEpochError):
+            # Where the producer learnt of it in the background, the next call has it in words alone.
+            in_words = "ProducerFencedError" in str(refusal)
+            if in_words or isinstance(cause, errors.ProducerFencedError | errors.InvalidProducerEpochError):
                 raise Fenced(repr(refusal)) from None
             raise Refused(repr(refusal)) from None
 

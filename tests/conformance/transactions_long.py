@@ -44,7 +44,7 @@ def main() -> int:
     options = parser.parse_args()
     failed = 0.0
     with cluster(options.bootstrap) as bootstrap:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         for client in options.clients.split(","):
             for shape in SHAPES:
                 topic = new_name("long")
