@@ -200,6 +200,8 @@ class AuditedStore(SimulatedCluster):
             clean = record.leader in (-1, old.leader, *old.isr, *old.elr)
             # One that is shutting down may take others into the ISR; they lead at once.
             leaving = old.leader in self.brokers and self.brokers[old.leader].shutting_down
+            # After a blackout nobody certainly has everything; whether the new leader has is seen at its log.
+            clean = clean or not (old.isr or old.elr)
             must(
                 clean or leaving or bool(old.removing), f"{name}: an unclean election: {old} became {record}"
             )

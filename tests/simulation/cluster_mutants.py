@@ -18,16 +18,14 @@ from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.liveness import Liveness
 from tidelog.broker.partition import Partition
 from tidelog.broker.replication import Replication
-from tidelog.controller import brokers as controller_brokers
-from tidelog.controller import elections
-from tidelog.controller import isr_changes as controller_isr_changes
 from tidelog.controller.machine import Controller
-from tidelog.controller.partition_change import Election, Lives
+from tidelog.controller.partition_change import Election, Lives, PartitionDraft
 from tidelog.coordination.store import Check
 from tidelog.model.errors import ErrorCode
 from tidelog.model.metadata import PartitionRecord
 from tidelog.records.batch import read_header
 from tidelog.replication.leader import LeaderReplicas
+from tidelog.storage import log_directories
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import ProducerState
 
@@ -239,13 +237,15 @@ class _WithoutChecks:
 
 
 def _unclean_elections() -> list[Patch]:
-    def election_of(topic: Any, image: Any, settings: Any) -> Election:
-        return Election.UNCLEAN
+    original = PartitionDraft.settle
 
-    return [
-        (module, "election_of", election_of)
-        for module in (controller_brokers, controller_isr_changes, elections)
-    ]
+    def settle(
+        self: PartitionDraft, lives: Lives, min_insync_replicas: int, election: Any = Election.CLEAN
+    ) -> Any:
+        election = Election.UNCLEAN if election is Election.CLEAN else election
+        return original(self, lives, min_insync_replicas, election)
+
+    return [(PartitionDraft, "settle", settle)]
 
 
 def _restarts_not_noticed() -> list[Patch]:
@@ -256,6 +256,74 @@ def _restarts_not_noticed() -> list[Patch]:
         return made
 
     return [(Lives, "of", classmethod(of))]
+
+
+def _power_cuts_are_not_told() -> list[Patch]:
+    original = Lives.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: type[Lives], *what: Any, **named: Any) -> Lives:
+        made: Lives = original(cls, *what, **named)
+        return replace(made, unclean=frozenset())
+
+    return [(Lives, "of", classmethod(of))]
+
+
+def _any_log_leads() -> list[Patch]:
+    def longest_log(self: PartitionDraft, lives: Lives) -> int:
+        self._unclean = True
+        return next((replica for replica in self.replicas if replica in lives.active), -1)
+
+    return [(PartitionDraft, "_longest_log", longest_log)]
+
+
+def _some_are_not_waited_for() -> list[Patch]:
+    original = PartitionDraft._recover
+
+    def recover(self: PartitionDraft, lives: Lives) -> int:
+        all_of_them = self.last_known_elr
+        self.last_known_elr = tuple(member for member in all_of_them if member in lives.active)
+        try:
+            return original(self, lives)
+        finally:
+            self.last_known_elr = all_of_them
+
+    return [(PartitionDraft, "_recover", recover)]
+
+
+def _elr_is_not_emptied() -> list[Patch]:
+    original = PartitionDraft._keep_eligible
+
+    def keep(self: PartitionDraft, min_insync_replicas: int) -> None:
+        original(self, len(self.replicas) + 1 if not self._unclean else min_insync_replicas)
+
+    def watermark(self: LeaderReplicas, *what: Any) -> int:
+        self.elr = ()
+        return right(self, *what)
+
+    right = LeaderReplicas.watermark
+    return [(PartitionDraft, "_keep_eligible", keep), (LeaderReplicas, "watermark", watermark)]
+
+
+def _elr_is_ignored() -> list[Patch]:
+    original = PartitionDraft._keep_eligible
+
+    def keep(self: PartitionDraft, min_insync_replicas: int) -> None:
+        original(self, min_insync_replicas)
+        if not self.isr:
+            self.last_known_elr = (*self.elr, *self.last_known_elr)
+        self.elr = ()
+
+    return [(PartitionDraft, "_keep_eligible", keep)]
+
+
+def _doubt_is_forgotten() -> list[Patch]:
+    def open_directory(*what: Any) -> Any:
+        directory = right(*what)
+        directory.kept_its_end = True
+        return directory
+
+    right = log_directories._open_directory
+    return [(log_directories, "_open_directory", open_directory)]
 
 
 def _leads_from_an_old_image() -> list[Patch]:
@@ -354,6 +422,12 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "the controller's commits are not fenced": _not_fenced,
     "elections are unclean": _unclean_elections,
     "restarts are not noticed": _restarts_not_noticed,
+    "the first of the ISR to return leads after a power cut": _power_cuts_are_not_told,
+    "a broker does not tell that it lost its power": _doubt_is_forgotten,
+    "any log leads after a blackout": _any_log_leads,
+    "the last known ELR is not waited for": _some_are_not_waited_for,
+    "the ELR is not emptied": _elr_is_not_emptied,
+    "the ELR is ignored": _elr_is_ignored,
     "a broker leads by an image from before its start": _leads_from_an_old_image,
     "changes are applied in the wrong order": _changes_out_of_order,
     "a change is missed": _changes_missed,

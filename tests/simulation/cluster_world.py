@@ -14,6 +14,10 @@ What acks=all promises is in the logs of the replicas in sync, not on their disk
 power may take data only while others in that ISR have it and stay; what is lost is decided when the machine
 starts again, for nobody can see a disk without power. The same goes for disks that come back empty.
 
+A blackout takes the power from all machines at once. Of every partition one disk of those that had everything
+(a member of the ISR or ELR) has kept it, by chance and unknown to anybody; all others may have lost what was
+not synced. Nothing that was committed may be lost then, in whatever order they come back.
+
     python tests/simulation/cluster_world.py SEED     tells the story of a seed
 """
 
@@ -87,6 +91,8 @@ class ClusterWorld(Cluster):
         self._commands_until_ms = 0
         self._disturbed_ms = 0
         self._id_blocks: list[range] = []
+        #: machines that lost their power in a blackout and that the cluster does not know again yet
+        self._blacked_out: set[int] = set()
         self.clients: list[Producer | Reader] = []
         self.dead: dict[int, str] = {}
         super().__init__(seed, (1, 2, 3) if seed % 4 else (1, 2, 3, 4), SETTINGS)
@@ -172,6 +178,7 @@ class ClusterWorld(Cluster):
             "kill controller": self._kill_controller,
             "power": self._power,
             "wipe": self._wipe,
+            "blackout": self._blackout,
             "session": self._session,
             "store cut": self._store_cut,
             "store outage": self._store_outage,
@@ -196,7 +203,7 @@ class ClusterWorld(Cluster):
             return
         if self._mood and not self._is_calm():
             kind = self.random.choice(self._mood)
-            if kind not in ("power", "wipe"):
+            if kind not in ("power", "wipe", "blackout"):
                 self._disturbed_ms = self.now_ms
             self._troubles()[kind]()
         self.events.at(self.now_ms + self.random.choice((20, 100, 200, 400)), None, self._next_trouble)
@@ -257,6 +264,45 @@ class ClusterWorld(Cluster):
     def _power(self) -> None:
         self._kill(how="without power")
 
+    def _blackout(self) -> None:
+        """All machines lose their power, as soon as it is certain who has what."""
+        if self._peace or self._in_blackout():
+            return
+        if self._is_calm() or not all(map(self._undisturbed, self.running)):
+            self.events.at(self.now_ms + 50, None, self._blackout)
+            return
+        keepers = self._keepers()
+        self.say(f"blackout; {sorted(keepers)} will have kept everything")
+        for node_id, machine in self.machines.items():
+            if machine.ended:
+                self.dead[node_id] = "killed"
+                continue
+            self._blacked_out.add(node_id)
+            self._kill(machine, how="in the dark, with luck" if node_id in keepers else "in the dark")
+
+    def _keepers(self) -> set[int]:
+        """Machines of which every partition has one that has everything, as few as possible."""
+        kept: set[int] = {node_id for node_id, machine in self.machines.items() if machine.ended}
+        for record in self.audit.partitions.values():
+            holders = (*record.isr, *record.elr)
+            if not holders:
+                kept.update(record.last_known_elr)
+            elif kept.isdisjoint(holders):
+                kept.add(self.random.choice(holders))
+        return kept
+
+    def _in_blackout(self) -> bool:
+        """Whether machines of a blackout are not known to the cluster again, or partitions wait for them."""
+        for node_id in list(self._blacked_out):
+            registered = self.audit.brokers.get(node_id)
+            machine = self.machines[node_id]
+            me = machine.broker.metadata._me if machine.open else None
+            if registered is not None and me is not None and registered.incarnation == me.incarnation:
+                self._blacked_out.discard(node_id)
+        return bool(self._blacked_out) or any(
+            not (record.isr or record.elr) for record in self.audit.partitions.values()
+        )
+
     def _wipe(self) -> None:
         self._kill(how="without its disk")
 
@@ -266,11 +312,14 @@ class ClusterWorld(Cluster):
             return
         old.refuse_old_wires()
         how = self.dead[node_id]
-        if how != "killed" and not self._may_lose(node_id):
+        dark = how.startswith("in the dark")
+        if how != "killed" and not dark and not self._may_lose(node_id):
             how = "killed"
         if how == "without its disk":
             old.disk.kill()
             disk = SimulatedDisk(self.random.getrandbits(32))
+        elif dark:
+            disk = old.disk.crash(everything_was_written=how == "in the dark, with luck")
         else:
             disk = old.disk.crash() if how == "without power" else old.disk.kill()
         machine = Machine(self, node_id, disk, old.clock, life=old.life + 1)
@@ -289,11 +338,13 @@ class ClusterWorld(Cluster):
         self.say(f"broker {node_id} starts again{'' if how == 'killed' else ' ' + how}")
         del self.dead[node_id]
         counted = any(node_id in (*record.isr, *record.elr) for record in self.audit.partitions.values())
-        if how != "killed" and counted:
+        if how != "killed" and counted and not dark:
             self._calm = node_id
 
     def _may_lose(self, node_id: int) -> bool:
         """Whether every ISR with this broker has others that run undisturbed, and will for a while."""
+        if self._in_blackout():
+            return False
         in_sync = any(node_id in (*record.isr, *record.elr) for record in self.audit.partitions.values())
         if not in_sync and not self.audit.brokers[node_id].alive:
             # Nobody relies on it, and no change that is under way can make it part of an ISR.

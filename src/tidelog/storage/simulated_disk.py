@@ -293,10 +293,13 @@ class SimulatedDisk:
 
     # -- what happens to it
 
-    def crash(self) -> "SimulatedDisk":
-        """Cut the power; return the disk as the next start finds it."""
+    def crash(self, *, everything_was_written: bool = False) -> "SimulatedDisk":
+        """Cut the power; return the disk as the next start finds it.
+
+        With luck the system had just written everything by itself; nobody can tell when the power is back.
+        """
         successor = self._successor()
-        successor._tree = self._tree.after_crash(self._random)
+        successor._tree = self._tree if everything_was_written else self._tree.after_crash(self._random)
         successor._boot += 1
         return successor
 

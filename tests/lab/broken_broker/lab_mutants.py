@@ -39,14 +39,15 @@ def nothing_is_compacted() -> None:
 
 
 def elections_are_unclean() -> None:
-    from tidelog.controller import brokers, elections, isr_changes
-    from tidelog.controller.partition_change import Election
+    from tidelog.controller.partition_change import Election, PartitionDraft
 
-    def election_of(topic: Any, image: Any, settings: Any) -> Election:
-        return Election.UNCLEAN
+    original = PartitionDraft.settle
 
-    for module in (brokers, isr_changes, elections):
-        module.election_of = election_of
+    def settle(self: Any, lives: Any, min_insync_replicas: int, election: Any = Election.CLEAN) -> Any:
+        election = Election.UNCLEAN if election is Election.CLEAN else election
+        return original(self, lives, min_insync_replicas, election)
+
+    PartitionDraft.settle = settle  # type: ignore[method-assign]
 
 
 def divergence_is_not_seen() -> None:
