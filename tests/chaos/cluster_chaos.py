@@ -46,6 +46,7 @@ from hanging_disk import HangingDisk, NoDisk
 from history import ACKNOWLEDGED, Copies, Follows, Recorder, load
 from history_checks import CHECKERS, check
 from history_faults import unnoticed
+from power_cut import Boots
 from replica_logs import differences
 from transaction_worker import INPUT, OUTPUT
 
@@ -112,12 +113,14 @@ class Run:
         self.recorder = Recorder(self.history_folder / "faults.jsonl")
         if network.inside():
             self.network = network.PrivateNetwork([f"broker-{number}" for number in range(1, 5)])
+        self.boots = Boots(folder / "boot-id")
         self.cluster = self._cluster()
         stack.callback(self.cluster.close)
         self.clients = self._clients()
         self.probe = Probe(self.history_folder, "probe", self._addresses, 0)
         self.scene = Scene(self.cluster, self.probe, self.recorder, self.random, self.session_seconds)
         self.scene.network = self.network
+        self.scene.boots = self.boots
         self._arm()
 
     # Building
@@ -147,6 +150,7 @@ class Run:
             zookeeper=zookeeper,
             data_directory=self.folder / "data",
             command_prefix=prefix,
+            environment=self.boots.environment,
         )
 
     def _hanging_disk(self) -> HangingDisk:

@@ -25,6 +25,7 @@ from hanging_disk import HangingDisk
 from history import ACKNOWLEDGED, Recorder, Send
 from kafka_wire import ConnectionClosed, WireClient, batch_of
 from network import PrivateNetwork
+from power_cut import Boots, cut_power
 from replica_logs import stored_batches
 from stopped_thread import CannotStop, StoppedThread
 from transaction_worker import INPUT, OUTPUT
@@ -59,6 +60,7 @@ class Scene:
         self.session_seconds = session_seconds
         self.network: PrivateNetwork | None = None
         self.zookeeper: ZookeeperServers | None = None
+        self.boots: Boots | None = None
         self.small_disk: tuple[int, Path] | None = None
         """A broker and the folder of its tmpfs."""
         self.hanging_disk: tuple[int, HangingDisk] | None = None
@@ -270,6 +272,24 @@ def restart_all(scene: Scene, name: str) -> None:
     scene.cluster.kill()
     scene.hold(0.0, 2.0)
     scene.start(name)
+    scene.heard(name, since)
+    scene.whole(name)
+    scene.check_topics(name)
+
+
+def power_cut_all(scene: Scene, name: str) -> None:
+    """All machines lose power; of every partition one disk of those that had everything has kept it."""
+    since = scene.strike(name)
+    scene.cluster.kill()
+    assert scene.boots is not None
+    for what, number in cut_power(scene.cluster, scene.boots, scene.random).items():
+        scene.counts[f"{name}: {what}"] += number
+    for broker_id in scene.random.sample(scene.cluster.broker_ids, len(scene.cluster.broker_ids)):
+        scene.hold(0.0, 1.5)
+        try:
+            scene.cluster.start(broker_id, known=False)
+        except BrokerNotStarted as fault:
+            raise Violation(f"{name}: {fault}") from fault
     scene.heard(name, since)
     scene.whole(name)
     scene.check_topics(name)
@@ -645,6 +665,7 @@ FAULTS: dict[str, Fault] = {
     "pause-leader": Fault(pause_leader, weight=2),
     "pause-controller": Fault(pause_controller),
     "restart-all": Fault(restart_all),
+    "power-cut-all": Fault(power_cut_all, weight=2),
     "roll": Fault(roll),
     "lose-copier": Fault(lose_copier),
     "wipe": Fault(wipe),

@@ -60,7 +60,10 @@ class SeenBroker:
 
 @dataclass(frozen=True, slots=True)
 class SeenPartition:
-    """A partition; `offline_replicas` are those on dead brokers or failed disks."""
+    """A partition; `offline_replicas` are those on dead brokers or failed disks.
+
+    `elr` and `last_known_elr` are asked for where there is no leader.
+    """
 
     topic: str
     partition: int
@@ -68,6 +71,8 @@ class SeenPartition:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

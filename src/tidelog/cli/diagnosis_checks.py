@@ -19,6 +19,7 @@ from tidelog.cli.diagnosis import (
     counted,
     some,
 )
+from tidelog.cli.eligible_leaders import Eligible
 from tidelog.cli.output import bytes_text
 
 REPLICAS_WANTED = 3
@@ -169,8 +170,8 @@ def partitions(seen: Examination) -> list[Finding]:
                 "partitions",
                 f"{counted(len(offline), 'partition')} without a leader, neither read nor written:"
                 f" {some(names)}",
-                f"start the brokers that hold their replicas: {_missing(offline)}; only if those are lost for"
-                " good: tidelog cluster elect --unclean",
+                f"start the brokers that hold their replicas: {_awaited(offline, seen)}; only if those are"
+                " lost for good: tidelog cluster elect --unclean, which takes the longest log there is",
                 *names,
             )
         )
@@ -203,6 +204,19 @@ def partitions(seen: Examination) -> list[Finding]:
             )
         )
     return found
+
+
+def _awaited(offline: list[SeenPartition], seen: Examination) -> str:
+    """Who has to come back, by what the cluster says of eligible leaders; else whoever is not in sync."""
+    alive = {broker.id for broker in seen.alive}
+    awaited: set[int] = set()
+    for partition in offline:
+        eligible = Eligible(partition.elr, partition.last_known_elr)
+        missing = eligible.awaited(alive)
+        awaited.update(missing or (broker for broker in partition.replicas if broker not in alive))
+    if not awaited:
+        return _missing(offline)
+    return "broker" + ("s " if len(awaited) > 1 else " ") + ", ".join(map(str, sorted(awaited)))
 
 
 def _missing(behind: list[SeenPartition]) -> str:

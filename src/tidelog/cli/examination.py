@@ -28,6 +28,7 @@ from tidelog.cli.diagnosis import (
     SeenTopic,
 )
 from tidelog.cli.diagnosis_checks import SHARED_SETTINGS
+from tidelog.cli.eligible_leaders import DESCRIBE_TOPIC_PARTITIONS, Eligible, eligible_leaders
 from tidelog.cli.errors import CommandError
 from tidelog.cli.examined_groups import GroupQuestions
 from tidelog.cli.examined_jobs import SETTING_OF_TIDELOG, ask_for_jobs
@@ -269,6 +270,7 @@ def _topics(brokers: BrokerLinks, metadata: Any) -> tuple[SeenTopic, ...]:
         for start in range(0, len(names), TOPICS_PER_REQUEST):
             part = names[start : start + TOPICS_PER_REQUEST]
             configs |= _configs(brokers, broker, TOPIC_RESOURCE, part, TOPIC_SETTINGS)
+    eligible = _eligible(brokers, metadata)
     return tuple(
         SeenTopic(
             str(topic.name),
@@ -281,6 +283,7 @@ def _topics(brokers: BrokerLinks, metadata: Any) -> tuple[SeenTopic, ...]:
                     tuple(int(number) for number in row.replica_nodes),
                     tuple(int(number) for number in row.isr_nodes),
                     tuple(int(number) for number in getattr(row, "offline_replicas", ())),
+                    *eligible.get((str(topic.name), int(row.partition_index)), ()),
                 )
                 for row in topic.partitions
             ),
@@ -288,6 +291,21 @@ def _topics(brokers: BrokerLinks, metadata: Any) -> tuple[SeenTopic, ...]:
         )
         for topic in sorted(metadata.topics, key=lambda topic: str(topic.name))
     )
+
+
+def _eligible(brokers: BrokerLinks, metadata: Any) -> dict[Partition, Eligible]:
+    """Who may lead next, of the topics that have a partition without a leader."""
+    offline = [
+        str(topic.name) for topic in metadata.topics if any(row.leader_id < 0 for row in topic.partitions)
+    ]
+    able = [broker for broker in brokers.links if brokers.offers(broker, DESCRIBE_TOPIC_PARTITIONS)]
+    if not offline or not able:
+        return {}
+
+    def ask(fields: dict[str, Any]) -> Any:
+        return brokers.ask(able[0], DESCRIBE_TOPIC_PARTITIONS, fields, "eligible leaders", highest=0)
+
+    return eligible_leaders(ask, offline)
 
 
 def _logs(brokers: BrokerLinks, partitions: Iterable[SeenPartition]) -> dict[Partition, LogRange]:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tidelog.cli.connection import Connection
+from tidelog.cli.eligible_leaders import DESCRIBE_TOPIC_PARTITIONS, Eligible, eligible_leaders
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.listed_offsets import list_offsets
 from tidelog.cli.output import bytes_text, print_fields, print_table
@@ -26,6 +27,8 @@ class PartitionDescription:
     leader: int | None
     replicas: list[int]
     isr: list[int]
+    elr: list[int]
+    last_known_elr: list[int]
     earliest: int | None
     latest: int | None
     size_bytes: int | None
@@ -40,6 +43,8 @@ class TopicDescription:
     internal: bool
     configs: dict[str, str | None]
     partitions: list[PartitionDescription]
+    #: what partitions without a leader wait for
+    waiting: list[str]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,19 +69,26 @@ def describe_topics(connection: Connection, names: list[str]) -> list[TopicDescr
     earliest = list_offsets(connection, admin, partitions, Position(PositionKind.BEGINNING))
     latest = list_offsets(connection, admin, partitions, Position(PositionKind.END))
     sizes = _sizes(connection, names, known)
+    eligible = _eligible(connection, names, known)
+    alive = list(known.brokers)
     descriptions = []
     for name in dict.fromkeys(names):
         with explained(f"topic {name!r} cannot be described"):
             described = connection.outcome(futures[name])
-        rows = []
+        rows, waiting = [], []
         for partition in described.partitions:
             leader = partition.leader.id if partition.leader is not None else None
+            may_lead = eligible.get((name, partition.id), Eligible())
+            if leader is None and may_lead.sentence(alive):
+                waiting.append(f"partition {partition.id} {may_lead.sentence(alive)}")
             rows.append(
                 PartitionDescription(
                     partition.id,
                     leader,
                     [node.id for node in partition.replicas],
                     [node.id for node in partition.isr],
+                    list(may_lead.elr),
+                    list(may_lead.last_known_elr),
                     _offset(earliest, name, partition.id),
                     _offset(latest, name, partition.id),
                     sizes.get((leader, name, partition.id)) if leader is not None else None,
@@ -84,13 +96,28 @@ def describe_topics(connection: Connection, names: list[str]) -> list[TopicDescr
             )
         topic_id = None if described.topic_id is None else id_text(described.topic_id)
         configs = _changed_configs(connection, admin, name)
-        descriptions.append(TopicDescription(name, topic_id, described.is_internal, configs, rows))
+        descriptions.append(TopicDescription(name, topic_id, described.is_internal, configs, rows, waiting))
     return descriptions
 
 
 def _offset(found: dict[tuple[str, int], Any], name: str, partition: int) -> int | None:
     listed = found.get((name, partition))
     return listed.offset if listed is not None else None
+
+
+def _eligible(connection: Connection, names: list[str], known: Any) -> dict[tuple[str, int], Eligible]:
+    """Who may lead next, where replicas are missing; confluent-kafka does not tell."""
+    from tidelog.cli.access_requests import ask
+
+    wanted = [
+        name
+        for name in names
+        if any(len(each.isrs) < len(each.replicas) for each in known.topics[name].partitions.values())
+    ]
+    try:
+        return eligible_leaders(lambda fields: ask(connection, DESCRIBE_TOPIC_PARTITIONS, fields), wanted)
+    except CommandError:
+        return {}  # a cluster without the API
 
 
 def _sizes(connection: Connection, names: list[str], known: Any) -> dict[tuple[int, str, int], int]:
@@ -133,14 +160,17 @@ def print_description(description: TopicDescription) -> None:
         ]
     )
     click.echo()
+    shows_eligible = any(row.elr or row.last_known_elr for row in description.partitions)
+    headings = ("elr", "last known elr") if shows_eligible else ()
     print_table(
-        ("partition", "leader", "replicas", "isr", "earliest", "latest", "size"),
+        ("partition", "leader", "replicas", "isr", *headings, "earliest", "latest", "size"),
         [
             (
                 row.partition,
                 row.leader,
                 row.replicas,
                 row.isr,
+                *((row.elr, row.last_known_elr) if shows_eligible else ()),
                 row.earliest,
                 row.latest,
                 bytes_text(row.size_bytes),
@@ -148,3 +178,5 @@ def print_description(description: TopicDescription) -> None:
             for row in description.partitions
         ],
     )
+    for sentence in description.waiting:
+        click.echo(sentence)

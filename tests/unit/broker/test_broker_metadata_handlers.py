@@ -22,7 +22,7 @@ from tidelog.coordination.simulated import SimulatedCluster
 from tidelog.coordination.store import ABSENT, Write
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
-from tidelog.model.metadata import Endpoint
+from tidelog.model.metadata import Endpoint, PartitionRecord
 from tidelog.model.settings import BrokerSettings
 from tidelog.protocol import messages
 from tidelog.protocol.apis import APIS
@@ -494,6 +494,20 @@ def test_describe_topic_partitions_page_by_page() -> None:
         if cursor is None:
             break
     assert seen == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)] and pages == 3
+
+
+def test_describe_topic_partitions_shows_eligible_leaders() -> None:
+    node = Node()
+    node.create(TopicSpec("a", 2))
+    record = PartitionRecord(
+        "a", 1, -1, 3, (1, 2, 3), (), 4, elr=(3,), last_known_elr=(1, 2), unclean_leader_epoch=2
+    )
+    node.metadata.image = node.image.apply([record])
+    [answer] = page(node, ("a",), 10).topics
+    first, second = answer.partitions
+    assert (first.eligible_leader_replicas, first.last_known_elr) == ((), ())
+    assert (second.leader_id, second.isr_nodes) == (-1, ())
+    assert (second.eligible_leader_replicas, second.last_known_elr) == ((3,), (1, 2))
 
 
 def test_describe_topic_partitions_of_named_topics() -> None:

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,6 +27,7 @@ from tidelog.cli.diagnosis import (
     Severity,
     some,
 )
+from tidelog.cli.eligible_leaders import Eligible, eligible_leaders
 from tidelog.cli.main import tidelog
 from tidelog.testing.broker import RunningBroker
 
@@ -130,6 +133,58 @@ def test_a_broker_that_hangs_is_not_called_dead() -> None:
     seen = healthy(brokers=(broker(1), broker(2), broker(3, alive=False, listens=True, answers=True)))
     found = only("brokers", seen, Severity.PROBLEM)
     assert "out of the cluster" in found.message and "tidelog_disk_silent_seconds" in found.next_step
+
+
+def test_a_partition_without_a_leader_tells_whom_it_waits_for() -> None:
+    brokers = (broker(1), broker(2), broker(3, alive=False, fault=None))
+    one = SeenPartition("orders", 0, -1, (1, 2, 3), (), (), elr=(3,), last_known_elr=(1, 2))
+    all_of_them = SeenPartition("orders", 0, -1, (1, 2, 3), (), (), last_known_elr=(1, 2, 3))
+    for waits in (one, all_of_them):
+        [offline] = said("partitions", healthy(brokers=brokers, topics=(topic("orders", waits),)))
+        assert "broker 3;" in offline.next_step and "longest log" in offline.next_step
+
+
+def test_what_eligible_leaders_say_in_a_sentence() -> None:
+    assert Eligible((3,), (1,)).sentence([1]) == "waits for broker 3, which has everything"
+    assert "one of the brokers 2 and 3" in Eligible((2, 3)).sentence([1])
+    assert "all of 2 and 3 to return" in Eligible((), (1, 2, 3)).sentence([1])
+    assert "how long their logs are" in Eligible((), (1, 2)).sentence([1, 2])
+    assert Eligible().sentence([1]) == ""
+
+
+def test_eligible_leaders_are_asked_page_by_page() -> None:
+    pages = [
+        paged(("a", 0, (1,), None), ("b", 0, None, (2,)), following=("b", 1)),
+        paged(("b", 1, (), ()), ("c", 0, (3,), (4,))),
+    ]
+    asked: list[dict[str, Any]] = []
+
+    def ask(fields: dict[str, Any]) -> Any:
+        asked.append(fields)
+        return pages[len(asked) - 1]
+
+    assert eligible_leaders(ask, ["c", "b", "a"]) == {
+        ("a", 0): Eligible((1,), ()),
+        ("b", 0): Eligible((), (2,)),
+        ("c", 0): Eligible((3,), (4,)),
+    }
+    assert [[each["name"] for each in fields["topics"]] for fields in asked] == [["a", "b", "c"], ["b", "c"]]
+    assert asked[1]["cursor"] == {"topic_name": "b", "partition_index": 1}
+    assert eligible_leaders(lambda fields: None, ["a"]) == {}
+
+
+def paged(*rows: tuple[str, int, Any, Any], following: tuple[str, int] | None = None) -> Any:
+    topics = [
+        SimpleNamespace(
+            name=name,
+            partitions=[
+                SimpleNamespace(partition_index=index, eligible_leader_replicas=elr, last_known_elr=last)
+            ],
+        )
+        for name, index, elr, last in rows
+    ]
+    cursor = following and SimpleNamespace(topic_name=following[0], partition_index=following[1])
+    return SimpleNamespace(topics=topics, next_cursor=cursor)
 
 
 def test_partitions_by_how_bad_they_are() -> None:

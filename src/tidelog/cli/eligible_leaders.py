@@ -1,0 +1,71 @@
+"""Who may lead partitions that have no leader (KIP-966), asked with DescribeTopicPartitions page by page.
+
+A partition without a leader waits for its eligible leader replicas, one of which is enough. If there are none
+it waits for all of the last known ones: their machines may have lost the ends of their logs, and the longest
+log leads. Kafka before 4.0 does not have the API; then nothing is known.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+DESCRIBE_TOPIC_PARTITIONS = 75
+PARTITIONS_PER_PAGE = 2_000
+PAGES_MAX = 100
+
+Ask = Callable[[dict[str, Any]], Any]
+
+
+class Eligible(NamedTuple):
+    """The replicas that may lead next."""
+
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    def awaited(self, alive: Iterable[int]) -> tuple[int, ...]:
+        """Who has to come back before somebody can lead; nobody in particular if it is not known."""
+        return tuple(broker for broker in self.elr or self.last_known_elr if broker not in set(alive))
+
+    def sentence(self, alive: Iterable[int]) -> str:
+        """What a partition without a leader waits for; empty if that is not known."""
+        waiting = " and ".join(str(broker) for broker in self.awaited(alive))
+        if len(self.elr) > 1:
+            return f"waits for one of the brokers {' and '.join(map(str, self.elr))}, which have everything"
+        if self.elr:
+            return f"waits for broker {self.elr[0]}, which has everything"
+        if waiting:
+            return f"waits for all of {waiting} to return; then the longest log leads"
+        if self.last_known_elr:
+            return "waits until its replicas have said how long their logs are; the longest will lead"
+        return ""
+
+
+def eligible_leaders(ask: Ask, topics: Iterable[str]) -> dict[tuple[str, int], Eligible]:
+    """The eligible leaders of all partitions of these topics that have any."""
+    names = sorted(set(topics))
+    found: dict[tuple[str, int], Eligible] = {}
+    cursor: Any = None
+    for _ in range(PAGES_MAX if names else 0):
+        answer = ask(
+            {
+                "topics": [{"name": name} for name in names],
+                "response_partition_limit": PARTITIONS_PER_PAGE,
+                "cursor": cursor,
+            }
+        )
+        if answer is None:
+            break
+        for topic in answer.topics:
+            for row in topic.partitions:
+                elr = tuple(int(broker) for broker in row.eligible_leader_replicas or ())
+                last_known = tuple(int(broker) for broker in row.last_known_elr or ())
+                if elr or last_known:
+                    found[str(topic.name), int(row.partition_index)] = Eligible(elr, last_known)
+        following = answer.next_cursor
+        if following is None:
+            break
+        names = [name for name in names if name >= str(following.topic_name)]
+        cursor = {
+            "topic_name": str(following.topic_name),
+            "partition_index": int(following.partition_index),
+        }
+    return found
