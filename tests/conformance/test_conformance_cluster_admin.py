@@ -174,3 +174,23 @@ def test_a_replica_moves_between_the_folders_of_a_broker(tmp_path: Path) -> None
         assert [message.offset() for message in read] == list(range(5_010))
     finally:
         broker.stop()
+
+
+def test_javas_admin_client_shows_eligible_leaders() -> None:
+    from drivers.java import run_java
+
+    settings = {"broker.session.timeout.ms": "3000"}
+    with RunningCluster(3, settings) as cluster:
+        cluster.create_topic("orders", 12, min_insync_replicas=2)
+        cluster.wait_in_sync()
+        told = dict(run_java(cluster.bootstrap, "eligible", "orders"))
+        assert {told[f"elr.{n}"] for n in range(12)} == {told[f"last.{n}"] for n in range(12)} == {"[]"}
+        assert told["feature"] == "1"
+        for victim, left in ((3, {1, 2}), (2, {1})):
+            cluster.kill(victim)
+            wait_until(
+                lambda left=left: all(set(p.isr) == left for p in cluster.view(1).partitions), "smaller ISRs"
+            )
+        told = dict(run_java(cluster.address(1), "eligible", "orders"))
+        assert {told[f"elr.{n}"] for n in range(12)} == {"[2]"}, told
+        assert {told[f"last.{n}"] for n in range(12)} == {"[]"}, told

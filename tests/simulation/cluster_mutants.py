@@ -276,18 +276,15 @@ def _any_log_leads() -> list[Patch]:
     return [(PartitionDraft, "_longest_log", longest_log)]
 
 
-def _some_are_not_waited_for() -> list[Patch]:
-    original = PartitionDraft._recover
+def _the_absent_are_not_waited_for() -> list[Patch]:
+    original = PartitionDraft._elect
 
-    def recover(self: PartitionDraft, lives: Lives) -> int:
-        all_of_them = self.last_known_elr
-        self.last_known_elr = tuple(member for member in all_of_them if member in lives.active)
-        try:
-            return original(self, lives)
-        finally:
-            self.last_known_elr = all_of_them
+    def elect(self: PartitionDraft, lives: Lives, election: Election) -> int:
+        leader = original(self, lives, election)
+        back = any(member in lives.active for member in self.last_known_elr)
+        return self._longest_log(lives) if leader < 0 and back else leader
 
-    return [(PartitionDraft, "_recover", recover)]
+    return [(PartitionDraft, "_elect", elect)]
 
 
 def _elr_is_not_emptied() -> list[Patch]:
@@ -309,9 +306,8 @@ def _elr_is_ignored() -> list[Patch]:
 
     def keep(self: PartitionDraft, min_insync_replicas: int) -> None:
         original(self, min_insync_replicas)
-        if not self.isr:
-            self.last_known_elr = (*self.elr, *self.last_known_elr)
-        self.elr = ()
+        if self.last_known_elr:
+            self.elr = ()
 
     return [(PartitionDraft, "_keep_eligible", keep)]
 
@@ -425,7 +421,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "the first of the ISR to return leads after a power cut": _power_cuts_are_not_told,
     "a broker does not tell that it lost its power": _doubt_is_forgotten,
     "any log leads after a blackout": _any_log_leads,
-    "the last known ELR is not waited for": _some_are_not_waited_for,
+    "those who are away are not waited for": _the_absent_are_not_waited_for,
     "the ELR is not emptied": _elr_is_not_emptied,
     "the ELR is ignored": _elr_is_ignored,
     "a broker leads by an image from before its start": _leads_from_an_old_image,

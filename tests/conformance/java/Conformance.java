@@ -49,6 +49,7 @@ public class Conformance {
             case "consume" -> consume(rest.get(0), Integer.parseInt(rest.get(1)));
             case "group" -> group(rest.get(0), rest.get(1), rest.get(2), Integer.parseInt(rest.get(3)));
             case "admin" -> admin(rest.get(0));
+            case "eligible" -> eligible(rest.get(0));
             case "matrix" -> matrix(rest);
             default -> throw new IllegalArgumentException(arguments[1]);
         }
@@ -179,6 +180,19 @@ public class Conformance {
                 }
                 Thread.sleep(20);
             }
+        }
+    }
+
+    /** Who may lead each partition next (KIP-966), and the feature that says so. */
+    static void eligible(String topic) throws Exception {
+        try (Admin admin = Admin.create(properties())) {
+            TopicDescription described = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
+            described.partitions().forEach(each -> {
+                say("elr." + each.partition(), each.elr().stream().map(node -> node.id()).toList());
+                say("last." + each.partition(), each.lastKnownElr().stream().map(node -> node.id()).toList());
+            });
+            say("feature", admin.describeFeatures().featureMetadata().get()
+                .finalizedFeatures().get("eligible.leader.replicas.version").maxVersionLevel());
         }
     }
 
