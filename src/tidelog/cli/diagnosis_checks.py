@@ -19,7 +19,7 @@ from tidelog.cli.diagnosis import (
     counted,
     some,
 )
-from tidelog.cli.eligible_leaders import Eligible
+from tidelog.cli.eligible_leaders import awaited_by
 from tidelog.cli.output import bytes_text
 
 REPLICAS_WANTED = 3
@@ -164,13 +164,15 @@ def partitions(seen: Examination) -> list[Finding]:
     ]
     found = []
     if offline:
+        awaited = awaited_by(offline, {broker.id for broker in seen.alive})
+        missing = _named(awaited) if awaited else _missing(offline)
         names = [partition.name for partition in offline]
         found.append(
             _problem(
                 "partitions",
                 f"{counted(len(offline), 'partition')} without a leader, neither read nor written:"
                 f" {some(names)}",
-                f"start the brokers that hold their replicas: {_awaited(offline, seen)}; only if those are"
+                f"start the brokers that hold their replicas: {missing}; only if those are"
                 " lost for good: tidelog cluster elect --unclean, which takes the longest log there is",
                 *names,
             )
@@ -206,22 +208,15 @@ def partitions(seen: Examination) -> list[Finding]:
     return found
 
 
-def _awaited(offline: list[SeenPartition], seen: Examination) -> str:
-    """Who has to come back, by what the cluster says of eligible leaders; else whoever is not in sync."""
-    alive = {broker.id for broker in seen.alive}
-    awaited: set[int] = set()
-    for partition in offline:
-        eligible = Eligible(partition.elr, partition.last_known_elr)
-        missing = eligible.awaited(alive)
-        awaited.update(missing or (broker for broker in partition.replicas if broker not in alive))
-    if not awaited:
-        return _missing(offline)
-    return "broker" + ("s " if len(awaited) > 1 else " ") + ", ".join(map(str, sorted(awaited)))
-
-
 def _missing(behind: list[SeenPartition]) -> str:
     absent = {broker for partition in behind for broker in partition.replicas if broker not in partition.isr}
-    return "broker" + ("s " if len(absent) > 1 else " ") + ", ".join(str(broker) for broker in sorted(absent))
+    return _named(absent)
+
+
+def _named(brokers: set[int]) -> str:
+    return (
+        "broker" + ("s " if len(brokers) > 1 else " ") + ", ".join(str(number) for number in sorted(brokers))
+    )
 
 
 def leaders(seen: Examination) -> list[Finding]:

@@ -6,7 +6,10 @@ log leads. Kafka before 4.0 does not have the API; then nothing is known.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tidelog.cli.diagnosis import SeenPartition
 
 DESCRIBE_TOPIC_PARTITIONS = 75
 PARTITIONS_PER_PAGE = 2_000
@@ -37,6 +40,15 @@ class Eligible(NamedTuple):
         if self.last_known_elr:
             return "waits until its replicas have said how long their logs are; the longest will lead"
         return ""
+
+
+def awaited_by(offline: "Iterable[SeenPartition]", alive: set[int]) -> set[int]:
+    """Who has to come back before these partitions can be led; where it is open, all that are away."""
+    awaited: set[int] = set()
+    for partition in offline:
+        missing = Eligible(partition.elr, partition.last_known_elr).awaited(alive)
+        awaited.update(missing or (broker for broker in partition.replicas if broker not in alive))
+    return awaited
 
 
 def eligible_leaders(ask: Ask, topics: Iterable[str]) -> dict[tuple[str, int], Eligible]:
