@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
@@ -53,6 +53,9 @@ audit: $(STAMP) ## Look the pinned dependencies up for known vulnerabilities (AD
 
 attacks: $(STAMP) ## Attacks on a live broker in full: what each did to memory and to others (about 3 minutes)
 	@$(BIN)/python tests/chaos/attacks.py
+
+hostile: $(STAMP) ## Every API under a user without rights: the largest requests, on eight connections (API=Name chooses; about half an hour)
+	@$(BIN)/python tests/chaos/hostile_user.py $(if $(API),--api $(API))
 
 crash: $(STAMP) ## The long crash test: 400 kill -9 cycles under load (CI runs a short one)
 	@$(BIN)/python tests/chaos/crash_cycles.py --cycles 400

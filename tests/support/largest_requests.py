@@ -48,10 +48,12 @@ class LargestRequest:
         blobs: int = 0,
         tags: int = 0,
         long_string: int = -1,
+        text: bytes = b"",
     ) -> None:
         """`elements` are those of each array of the request itself, `inner_elements` of the arrays in them.
 
-        `long_string` is the number of the one string that is longer than the protocol allows.
+        `long_string` is the number of the one string that is longer than the protocol allows; `text` is what
+        all strings are, instead of names.
         """
         self._class = request_class(module, version)
         self._strings = strings
@@ -59,6 +61,7 @@ class LargestRequest:
         self._blobs = blobs
         self._tags = tags
         self._long_string = long_string
+        self._text = text
         #: elements of all arrays together, as the broker counts them
         self.element_count = 0
         #: whether there are byte strings
@@ -124,7 +127,8 @@ class LargestRequest:
     def _string(self, name: str, flexible: bool) -> bytes:
         size = self._strings if len(self.string_names) != self._long_string else 32_768
         self.string_names.append(name)
-        text = (MARK + b"n" * max(0, size - len(MARK)))[:size]
+        text = self._text or (MARK + b"n" * max(0, size - len(MARK)))[:size]
+        size = len(text)
         if flexible:
             return unsigned_varint(size + 1) + text
         # a negative length is what a string of 32,768 bytes becomes here

@@ -1,0 +1,40 @@
+"""Every API under a user without rights, in small: nobody else waits for long, and nothing is kept.
+
+The table of APIs is the list of tests, so a new API cannot be forgotten. How long others wait is measured by
+what the broker computes meanwhile: the machine may be busy with other tests. `make hostile` has the largest
+requests there are.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from hostile_broker import HostileBroker, Probe
+from hostile_user import KEPT_MIB_MAX, QUICK, attack, cases
+
+from tidelog.protocol.apis import APIS, Api, Stage
+
+#: for requests of an eighth of the largest; a stranger's request that is served in one step takes longer
+QUICK_CPU_MS_MAX = 100
+#: one broker for all of them
+pytestmark = pytest.mark.xdist_group("hostile user")
+
+
+@pytest.fixture(scope="module")
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HostileBroker, Probe]]:
+    folder = tmp_path_factory.mktemp("hostile")
+    with HostileBroker(folder, QUICK.frame_bytes_max) as broker, Probe(broker) as probe:
+        yield broker, probe
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_no_api_lets_a_stranger_hold_others_up_or_fill_the_memory(
+    api: Api, besieged: tuple[HostileBroker, Probe]
+) -> None:
+    broker, probe = besieged
+    for _, version in cases([api.name]):
+        for authenticated in (True, False) if api.stage is Stage.OPENING else (True,):
+            outcome = attack(broker, probe, api, version, QUICK, authenticated=authenticated)
+            print(outcome)
+            assert outcome.seen.worst_cpu_ms <= QUICK_CPU_MS_MAX, outcome
+            assert outcome.kept_mib <= KEPT_MIB_MAX, outcome
+            assert outcome.answered + outcome.closed > 0
