@@ -473,7 +473,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         test.cluster.kill()
         if failed and options.keep is None:
             kept = Path(tempfile.mkdtemp(prefix="tidelog-cluster-chaos-failed-"))
-            shutil.copytree(folder, kept, dirs_exist_ok=True)
+            shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
             failed += f"\nThe folder is kept in {kept}"
         test.report()
     if failed:

@@ -28,6 +28,7 @@ from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.image_events import tell as tell_of_image
 from tidelog.broker.liveness import Liveness
 from tidelog.broker.log_moves import LogMoves
+from tidelog.broker.long_checks import LongChecks
 from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.metrics import Metrics
 from tidelog.broker.parking import Parking
@@ -100,9 +101,9 @@ class Broker:
         peers: Peers | None = None,
         authentication_background: Background | None = None,
         store_background: Background | None = None,
+        check_background: Background | None = None,
     ) -> None:
-        self.static_settings = settings
-        self.settings = settings
+        self.static_settings = self.settings = settings
         self.clock = clock
         self.random = random
         self.background: Background = TurnBackground(background, self._end_turn)
@@ -110,6 +111,7 @@ class Broker:
         self.authentication_background: Background = authentication_background or self.background
         #: for calls of the coordination store: no disk keeps them waiting
         self._store_background: Background = TurnBackground(store_background or background, self._end_turn)
+        self.long_checks = LongChecks(self, check_background or background)
         self.users = BrokerUsers(self)
         #: who may do what; None where everybody may do everything
         self.authorization: Authorization | None = None

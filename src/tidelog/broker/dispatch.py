@@ -42,6 +42,7 @@ from tidelog.protocol.slices import clock_ns, whole
 if TYPE_CHECKING:
     from tidelog.broker.authentication import Authentication
     from tidelog.broker.broker import Broker
+    from tidelog.broker.long_checks import Checked
     from tidelog.broker.metrics import RequestMetrics
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class ConnectionContext:
 
     __slots__ = (
         "authentication",
+        "checked",
         "client_id",
         "client_id_length",
         "client_id_raw",
@@ -86,6 +88,7 @@ class ConnectionContext:
         "software",
         "throttle_ms",
         "token_id",
+        "wait_for",
     )
 
     def __init__(self, host: str, port: int, listener_name: str) -> None:
@@ -105,6 +108,10 @@ class ConnectionContext:
         self.counted_ns: int | None = 0
         #: for how long the server shall read nothing from it, since it is above a quota
         self.throttle_ms = 0
+        #: what was found of batches whose check takes long, for the Produce request that is offered next
+        self.checked: Checked | None = None
+        #: for a request that is held: takes the call that has it offered again
+        self.wait_for: Callable[[Callable[[], None]], None] | None = None
         #: closes the connection once what was answered has left; None when it is gone
         self.finish: Callable[[], None] | None = None
         #: the largest frame that is taken from it at present
@@ -258,9 +265,10 @@ class Dispatcher:
             if quotas is not None and quotas.hold_ms(context, api, version):
                 return HELD
             if key == PRODUCE:
-                answer = self._settle(
-                    self._produce(self._broker, context, version, correlation_id, frame, position)
-                )
+                produced = self._produce(self._broker, context, version, correlation_id, frame, position)
+                if produced is HELD:
+                    return HELD
+                answer = self._settle(produced)
             elif key == FETCH:
                 answer = self._settle(
                     self._fetch(self._broker, context, version, correlation_id, frame, position)

@@ -31,7 +31,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.builder import build_batch, build_control_batch
 from tidelog.records.record import Record
-from tidelog.records.validation import ProduceRules, check_produced, ends_of_plain
+from tidelog.records.validation import CheckedBatch, ProduceRules, check_produced, ends_of_plain
 from tidelog.replication.follower import Position
 from tidelog.replication.leader import LeaderReplicas
 from tidelog.storage.partition_log import PartitionLog
@@ -297,12 +297,23 @@ class Partition:
         return self.last_stable_offset if read_committed else self.high_watermark
 
     def append_produced(
-        self, records: memoryview | None, now_ms: int, *, from_client: bool = True
+        self,
+        records: memoryview | None,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        quick: bool = False,
+        checked: CheckedBatch | Refused | None = None,
     ) -> Appended | Refused:
-        """Append a batch that a producer sent; it is patched where it lies."""
+        """Append a batch that a producer sent; it is patched where it lies.
+
+        `checked` is what was found of it before. Else it is checked here; with `quick` TakesLong is raised,
+        before anything is changed, where that would take long.
+        """
         if records is None:
             return Refused(ErrorCode.INVALID_RECORD, "the partition has no records")
-        checked = check_produced(records, self.rules, now_ms, from_client=from_client)
+        if checked is None:
+            checked = check_produced(records, self.rules, now_ms, from_client=from_client, quick=quick)
         if type(checked) is Refused:
             return checked
         header, view, log_append_time_ms = checked  # type: ignore[misc]

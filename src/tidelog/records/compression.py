@@ -18,6 +18,7 @@ beside it, of which only as much is touched as was written out.
 
 import struct
 from enum import IntEnum
+from mmap import mmap
 
 import cramjam
 
@@ -44,6 +45,7 @@ _XERIAL_MAGIC = _XERIAL_HEADER[:8]
 _XERIAL_BLOCK_BYTES = 32 << 10
 
 _GUESS_BYTES_MIN = 64 << 10
+_MAPPED_BYTES_MIN = 1 << 20
 _GUESS_RATIO = 8
 _GROWTH = 8
 _BUFFER_FULL = "failed to write whole buffer"  # how cramjam says that the output buffer is too small
@@ -129,7 +131,7 @@ def decompress_into(codec: Codec, data: bytes | memoryview, output: memoryview) 
 def _decompress_stream(codec: Codec, data: memoryview, limit_bytes: int) -> memoryview:
     size_bytes = min(limit_bytes, max(_GUESS_BYTES_MIN, len(data) * _GUESS_RATIO))
     while True:
-        output = memoryview(bytearray(size_bytes))
+        output = _room(size_bytes)
         written = decompress_into(codec, data, output)
         if written is not None:
             return output[:written]
@@ -139,6 +141,14 @@ def _decompress_stream(codec: Codec, data: memoryview, limit_bytes: int) -> memo
         size_bytes = min(limit_bytes, size_bytes * _GROWTH)
 
 
+def _room(size_bytes: int) -> memoryview:
+    """A buffer; large ones are taken from the system as they are filled, so that making one takes no time.
+
+    A large bytearray is cleared first, which keeps all threads waiting for as long as that takes.
+    """
+    return memoryview(bytearray(size_bytes) if size_bytes < _MAPPED_BYTES_MIN else mmap(-1, size_bytes))
+
+
 def _decompress_snappy(data: memoryview, limit_bytes: int) -> memoryview:
     blocks = _xerial_blocks(data) if data[:8] == _XERIAL_MAGIC else [data]
     try:
@@ -146,7 +156,7 @@ def _decompress_snappy(data: memoryview, limit_bytes: int) -> memoryview:
         total = sum(sizes)
         if total > limit_bytes:
             raise DecompressedTooLarge(limit_bytes)
-        output = memoryview(bytearray(total))
+        output = _room(total)
         position = 0
         for block, size in zip(blocks, sizes, strict=True):
             written = cramjam.snappy.decompress_raw_into(block, output[position : position + size])

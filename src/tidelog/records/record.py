@@ -32,6 +32,7 @@ __all__ = [
     "decompressed_records",
     "iterate_records",
     "parse_records",
+    "unpacked_records",
 ]
 
 DECOMPRESSED_BYTES_MAX = 512 << 20
@@ -75,15 +76,22 @@ def decompressed_records(
     batch: bytes | bytearray | memoryview, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
     """Return the bytes of the records of a batch, decompressed."""
+    return bytes(unpacked_records(batch, header, limit_bytes))
+
+
+def unpacked_records(
+    batch: bytes | bytearray | memoryview, header: BatchHeader, limit_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> bytes | memoryview:
+    """Return the bytes of the records of a batch, decompressed, where they are: nothing is copied."""
     if not HEADER_SIZE <= header.size_bytes <= len(batch):
         raise CorruptRecord(f"the batch claims {header.size_bytes} bytes, but {len(batch)} are there")
     payload = memoryview(batch)[HEADER_SIZE : header.size_bytes]
     codec = header.codec
     if codec is Codec.NONE:
-        return bytes(payload)
+        return payload
     if not header.records_count and not payload:
         return b""  # what compaction leaves of an emptied batch
-    return bytes(decompress(codec, payload, limit_bytes))
+    return decompress(codec, payload, limit_bytes)
 
 
 def wrap_int64(value: int) -> int:
@@ -91,7 +99,7 @@ def wrap_int64(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def _read_varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
+def _read_varint(data: bytes | memoryview, position: int, bits: int) -> tuple[int, int]:
     """Read a zig-zag varint of at most `bits` bits; return it and the position after it."""
     raw = data[position]
     if raw < 0x80:
@@ -113,7 +121,7 @@ def _read_varint(data: bytes, position: int, bits: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), position + shift // 7 + 1
 
 
-def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+def _read_field(data: bytes | memoryview, position: int, end: int) -> tuple[bytes | None, int]:
     """Read a length and as many bytes, or None for the length -1; return the position after it too."""
     length = data[position]
     if length < 0x80:
@@ -128,11 +136,11 @@ def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     field_end = position + length
     if field_end > end:
         raise CorruptRecord(f"a field of {length} bytes runs over the end of its record")
-    return data[position:field_end], field_end
+    return data[position:field_end], field_end  # type: ignore[return-value]
 
 
 def _read_headers(
-    data: bytes, position: int, end: int, count: int
+    data: bytes | memoryview, position: int, end: int, count: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     if count < 0 or count > end - position:
         raise CorruptRecord(f"impossible number of record headers: {count}")
@@ -142,12 +150,15 @@ def _read_headers(
         if key is None:
             raise CorruptRecord("a record header has no key")
         value, position = _read_field(data, position, end)
-        headers.append((key.decode("utf-8", "surrogateescape"), value))
+        headers.append((str(key, "utf-8", "surrogateescape"), value))
     return tuple(headers), position
 
 
-def parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """Yield the records in `data`, which are the decompressed records of the batch with this header."""
+def parse_records(data: bytes | memoryview, header: BatchHeader) -> Iterator[Record]:
+    """Yield the records in `data`, which are the decompressed records of the batch with this header.
+
+    Keys and values are parts of `data`: views of it if it is a view.
+    """
     base_offset, base_timestamp_ms = header.base_offset, header.base_timestamp_ms
     append_time_ms = header.max_timestamp_ms if header.log_append_time else None
     size = len(data)

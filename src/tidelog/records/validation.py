@@ -26,7 +26,7 @@ Deliberate differences to Kafka:
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -42,6 +42,7 @@ from tidelog.records.batch import (
     LOG_APPEND_TIME_BIT,
     LOG_OVERHEAD,
     MAGIC,
+    MAX_TIMESTAMP_POSITION,
     TRANSACTIONAL_BIT,
     BatchHeader,
     patch_max_timestamp,
@@ -56,7 +57,14 @@ from tidelog.records.record import (
     RECORD_SIZE_MIN,
     decompressed_records,
     parse_records,
+    unpacked_records,
 )
+
+#: what is unpacked, and walked, without a thought for others who wait: about two milliseconds of work
+QUICK_BYTES_MAX = 256 << 10
+QUICK_RECORDS_MAX = 2_000
+#: how many records are walked in another thread before it lets others have the interpreter
+RECORDS_PER_STEP = 256
 
 # A refusal names at most this many records, so that a small batch cannot ask for a huge answer.
 RECORD_ERRORS_MAX = 1000
@@ -64,6 +72,7 @@ RECORD_ERRORS_MAX = 1000
 #: the fields of a header that say whether a batch of a producer without an id is fit, without the others
 _CHECKED = struct.Struct(">qi4xbIhi8xqq6xi")
 _unpack_checked = _CHECKED.unpack_from
+_MAX_TIMESTAMP = struct.Struct(">q")
 assert _CHECKED.size == HEADER_SIZE
 _CODEC_LAST = int(Codec.ZSTD)
 
@@ -147,13 +156,21 @@ class CheckedBatch(NamedTuple):
     log_append_time_ms: int
 
 
+class TakesLong(Exception):
+    """The records of a batch must be walked, and there are so many of them that others would have to wait."""
+
+
 def check_produced(
-    view: memoryview, rules: ProduceRules, now_ms: int, *, from_client: bool = True
-) -> CheckedBatch | Refused:
+    view: memoryview, rules: ProduceRules, now_ms: int, *,
+    from_client: bool = True, quick: bool = False, pause: Callable[[], None] | None = None,
+) -> CheckedBatch | Refused:  # fmt: skip
     """Check the one batch that fills `view`, and make it what the topic's settings ask for.
 
     `from_client` False is for batches that the broker itself wrote: control records are allowed, offsets
     may have gaps. `view` must be writable; it is changed only if the batch is accepted.
+
+    `quick` raises `TakesLong`, before anything is changed, where many records, or large ones once unpacked,
+    would have to be walked. `pause` is called now and then while they are.
     """
     size_bytes = len(view)
     if size_bytes < HEADER_SIZE:
@@ -207,7 +224,7 @@ def check_produced(
         or recompresses
         or (max_timestamp_ms > now_ms + rules.after_max_ms and not rules.log_append_time)
     ):
-        return _check_walking(view, header, rules, now_ms, from_client)
+        return _check_walking(view, header, rules, now_ms, from_client, quick, pause)
     if rules.log_append_time:
         return _stamp(view, header, now_ms)
     return CheckedBatch(header, view, NO_TIMESTAMP)
@@ -323,13 +340,61 @@ def _stamp(view: memoryview, header: BatchHeader, now_ms: int) -> CheckedBatch:
     return CheckedBatch(header, view, now_ms)
 
 
+def may_take_long(view: memoryview, rules: ProduceRules, now_ms: int) -> bool:
+    """Whether the records of a batch have to be walked; next to nothing is done to find out."""
+    if rules.walks or rules.codec is not None:
+        return len(view) >= HEADER_SIZE
+    if rules.log_append_time or len(view) < HEADER_SIZE:
+        return False
+    (max_timestamp_ms,) = _MAX_TIMESTAMP.unpack_from(view, MAX_TIMESTAMP_POSITION)
+    return bool(max_timestamp_ms > now_ms + rules.after_max_ms)
+
+
+def takes_long(view: memoryview, rules: ProduceRules) -> bool:
+    """Whether walking the records of a batch would take long; nothing is changed."""
+    header = read_header(view)
+    if not rules.walks and rules.codec is not None and rules.codec == header.attributes & CODEC_MASK:
+        return False
+    try:
+        _unpacked_quickly(view, header, rules)
+    except TakesLong:
+        return True
+    except (CorruptRecord, DecompressedTooLarge, ValueError):
+        return False
+    return False
+
+
+def _unpacked_quickly(view: memoryview, header: BatchHeader, rules: ProduceRules) -> bytes:
+    """The records of a batch; raises TakesLong where they are many or large."""
+    limit_bytes = rules.decompressed_bytes_max
+    if header.records_count > QUICK_RECORDS_MAX or (
+        not header.attributes & CODEC_MASK and len(view) > QUICK_BYTES_MAX
+    ):
+        raise TakesLong
+    try:
+        return decompressed_records(view, header, min(limit_bytes, QUICK_BYTES_MAX))
+    except DecompressedTooLarge:
+        if limit_bytes <= QUICK_BYTES_MAX:
+            raise
+        raise TakesLong from None
+
+
 def _check_walking(
-    view: memoryview, header: BatchHeader, rules: ProduceRules, now_ms: int, from_client: bool
+    view: memoryview,
+    header: BatchHeader,
+    rules: ProduceRules,
+    now_ms: int,
+    from_client: bool,
+    quick: bool,
+    pause: Callable[[], None] | None,
 ) -> CheckedBatch | Refused:
     """Check the records one by one, set the largest timestamp that they really have, and re-compress."""
     try:
-        records = decompressed_records(view, header, rules.decompressed_bytes_max)
-        walked = _walk(records, header, rules, now_ms, from_client)
+        if quick:
+            records: bytes | memoryview = _unpacked_quickly(view, header, rules)
+        else:
+            records = unpacked_records(view, header, rules.decompressed_bytes_max)
+        walked = _walk(records, header, rules, now_ms, from_client, pause)
     except DecompressedTooLarge as error:
         return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"The record batch is too large: {error}.")
     except CorruptRecord as error:
@@ -354,7 +419,12 @@ def _check_walking(
 
 
 def _walk(
-    records: bytes, header: BatchHeader, rules: ProduceRules, now_ms: int, from_client: bool
+    records: bytes | memoryview,
+    header: BatchHeader,
+    rules: ProduceRules,
+    now_ms: int,
+    from_client: bool,
+    pause: Callable[[], None] | None,
 ) -> int | Refused:
     """Look at every record; return the largest timestamp, or the refusal that names the bad records."""
     earliest_ms = now_ms - rules.before_max_ms
@@ -367,6 +437,8 @@ def _walk(
     errors_count = 0
     untimely = False
     for index, record in enumerate(parse_records(records, header)):
+        if pause is not None and index % RECORDS_PER_STEP == 0:
+            pause()
         if from_client and record.offset != expected_offset:
             raise CorruptRecord(f"record {index} has the offset {record.offset}, not {expected_offset}")
         expected_offset += 1

@@ -273,6 +273,8 @@ class Connection(asyncio.BufferedProtocol):
                 if answer is None:
                     answer = self._handle(view[start + 4 : stop], size)
                     if answer is _NOT_YET or answer is HELD:
+                        if context.wait_for is not None:
+                            self._deferred, context.wait_for = context.wait_for, None
                         break  # it stays where it is until others are done, or the peer has waited
                     if type(answer) is Unfinished:
                         self._set_aside(answer, view, stop)

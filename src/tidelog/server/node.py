@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 AUTHENTICATION_THREADS = 2
 #: threads that call the coordination store: one for calls, one for the end of a session whose calls hang
 STORE_THREADS = 2
+#: threads that check produced batches which take long: one for giants, one for the others
+CHECKING_THREADS = 2
 #: how often per stall limit a disk is asked that is suspected to hang
 DISK_CHECKS_PER_STALL = 6
 STOP_GRACE_SECONDS = 2.0
@@ -74,6 +76,7 @@ class Node:
         self._workers: WorkerThreads | None = None
         self._gatekeepers: WorkerThreads | None = None
         self._store_workers: WorkerThreads | None = None
+        self._checkers: WorkerThreads | None = None
         self._watchdog: Watchdog | None = None
         self.metrics: MetricsEndpoint | None = None
 
@@ -90,6 +93,7 @@ class Node:
             endpoints = _advertised(self.settings, bound)
             self._workers = WorkerThreads(loop, self.settings.get_int("background.threads"))
             self._store_workers = WorkerThreads(loop, STORE_THREADS)
+            self._checkers = WorkerThreads(loop, CHECKING_THREADS)
             if secured:
                 self._gatekeepers = WorkerThreads(loop, AUTHENTICATION_THREADS)
             clock = SystemClock()
@@ -105,6 +109,7 @@ class Node:
                 peers=self._peers,
                 authentication_background=self._gatekeepers,
                 store_background=self._store_workers,
+                check_background=self._checkers,
             )
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             if peer_security is not None:
@@ -151,7 +156,7 @@ class Node:
             self._watchdog.stop()
         if self.broker is not None:
             self.broker.leave_cluster()
-        for workers in (self._workers, self._gatekeepers, self._store_workers):
+        for workers in (self._workers, self._gatekeepers, self._store_workers, self._checkers):
             if workers is not None:
                 workers.close()
 
@@ -226,8 +231,9 @@ class Node:
                 self.broker.close()
             self._workers.close()
             self._store_workers.close()
-            if self._gatekeepers is not None:
-                self._gatekeepers.close()
+            for others in (self._gatekeepers, self._checkers):
+                if others is not None:
+                    others.close()
 
 
 def _count_unexpected(loop: asyncio.AbstractEventLoop, broker: Broker) -> None:

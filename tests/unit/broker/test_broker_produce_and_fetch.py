@@ -11,11 +11,10 @@ from node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_fr
 
 from tidelog.broker import produce_shapes
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
-from tidelog.broker.handlers.produce import Targets, _append_topic
+from tidelog.broker.handlers.produce import Doing, Targets, _append_topic
 from tidelog.broker.produce_shapes import KNOWN_BYTES_MAX, SHAPE_BYTES_MAX, SHAPES_BYTES_MAX, ProduceShape
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import DECODING_ERRORS
-from tidelog.protocol.produce import ProduceRequest
 
 
 def produced(answer: Any, version: int = 3) -> tuple[int, int]:
@@ -367,9 +366,9 @@ def test_a_partition_named_twice_waits_for_the_later_batch() -> None:
     partition.append_produced(memoryview(bytearray(old)), START_MS)
     assert partition.log.recovery_point == 0, "not on the disk yet"
     targets = Targets({}, {})
-    request = ProduceRequest(None, -1, 1000, [])
+    doing = Doing(-1, 9, START_MS, targets, {}, None, quick=False)
     new = batch(b"new", producer_id=5, producer_epoch=0, base_sequence=1)
     both = [(0, memoryview(bytearray(new))), (0, memoryview(bytearray(old)))]
-    produced = _append_topic(node.broker, node.context, request, "t", both, 9, START_MS, targets, {})
+    produced = _append_topic(node.broker, node.context, "t", both, doing)
     assert [one.base_offset for one in produced] == [1, 0]
     assert targets.flushes == {partition: 2}

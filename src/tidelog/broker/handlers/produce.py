@@ -23,7 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext
+from tidelog.broker.dispatch import HELD, CloseConnection, ConnectionContext
+from tidelog.broker.long_checks import Checked, take
 from tidelog.broker.parking import Parked, Waiter, Watched
 from tidelog.broker.partition import Appended, Partition
 from tidelog.broker.produce_shapes import NO_TAGS, SHAPE_START, ProduceShape, records_of, remember
@@ -56,6 +57,7 @@ from tidelog.records.batch import (
     read_header,
 )
 from tidelog.records.compression import Codec
+from tidelog.records.validation import TakesLong
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -165,12 +167,35 @@ def handle(
     correlation_id: int,
     frame: memoryview,
     position: int,
-) -> bytes | Parked | None:
-    """Append every batch of the request."""
+) -> bytes | Parked | object | None:
+    """Append every batch of the request; HELD until those are checked that take long."""
     request = decode_request(frame, position, version)
-    if has_transactional_records(request):
-        return _handle_transactional(broker, context, version, correlation_id, frame, position, request)
-    return _append_all(broker, context, version, correlation_id, frame, request, NOTHING_REFUSED)
+    transactional = has_transactional_records(request)
+    alone = not transactional and len(request.topics) == 1 and len(request.topics[0][1]) == 1
+    if alone and context.checked is None:
+        try:
+            return _append_all(
+                broker, context, version, correlation_id, frame, request, NOTHING_REFUSED, quick=True
+            )
+        except TakesLong:
+            pass  # nothing was changed
+    if not _check_long(broker, context, request):
+        return HELD
+    found, context.checked = context.checked, None
+    if transactional:
+        return _handle_transactional(
+            broker, context, version, correlation_id, frame, position, request, found
+        )
+    return _append_all(broker, context, version, correlation_id, frame, request, NOTHING_REFUSED, found)
+
+
+def _check_long(broker: "Broker", context: ConnectionContext, request: ProduceRequest) -> bool:
+    """Have batches checked that take long; False while that is under way."""
+
+    def may_write(topic: str | UUID) -> bool:
+        return _may_write(broker, context, topic)
+
+    return broker.long_checks.begin(context, request, broker.clock.now_ms(), may_write)
 
 
 def _handle_transactional(
@@ -181,6 +206,7 @@ def _handle_transactional(
     frame: memoryview,
     position: int,
     request: ProduceRequest,
+    found: Checked | None,
 ) -> bytes | Parked | None:
     """Append what the coordinator of the transactional id permits; its word may come later."""
     if request.acks not in ACKS_VALID or not _may_transact(broker, context, request.transactional_id):
@@ -191,7 +217,7 @@ def _handle_transactional(
         return encode_response(_refuse_all(request, code), version, correlation_id)
 
     def append_all(frame: memoryview, request: ProduceRequest, refused: Results) -> bytes | Parked | None:
-        return _append_all(broker, context, version, correlation_id, frame, request, refused)
+        return _append_all(broker, context, version, correlation_id, frame, request, refused, found)
 
     produce = TransactionalProduce(append_all, frame, request)
     whole(submit, broker, _authorized(broker, context, request), version, produce.append)
@@ -239,12 +265,16 @@ def _append_all(
     frame: memoryview,
     request: ProduceRequest,
     refused: Results,
+    found: Checked | None = None,
+    *,
+    quick: bool = False,
 ) -> bytes | Parked | None:
     acks = request.acks
     now_ms = broker.clock.now_ms()
     targets = Targets({}, {})
     if acks in ACKS_VALID:
-        answers = _append_topics(broker, context, request, version, now_ms, targets, refused)
+        doing = Doing(acks, version, now_ms, targets, refused, found, quick)
+        answers = _append_topics(broker, context, request, doing)
     else:
         answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     _count_errors(broker, answers)
@@ -273,7 +303,7 @@ def handle_again(
     """Serve the frame from `start` to `stop` if it looks like an earlier one; None: the long way."""
     end = start + context.produce_shape_end
     shape = context.produce_shapes.get(bytes(buffer[start + SHAPE_START : end]))
-    if shape is None:
+    if shape is None or context.checked is not None:
         return None
     key, version, correlation_id = SHORT_PREFIX.unpack_from(buffer, start)
     if shape.image_version != broker.image_version:
@@ -292,7 +322,10 @@ def handle_again(
     timeout_ms = None if partition.replicas is None else shape.replication_timeout_ms
     outcome: Appended | Refused | None = None if timeout_ms is None else partition.not_enough_replicas()
     if outcome is None:
-        outcome = partition.append_produced(records, broker.turn_ms)
+        try:
+            outcome = partition.append_produced(records, broker.turn_ms, quick=True)
+        except TakesLong:
+            return None
     if isinstance(outcome, Refused):
         # Not the long way: the batch may have been patched already, and would be refused for that.
         refusal = _refusal(partition.index, outcome, partition.log.log_start_offset)
@@ -323,6 +356,8 @@ def handle_run(
     shape = context.produce_shapes.get(key)
     if shape is None or shape.image_version != broker.image_version or not shape.partition.plain:
         return None
+    if context.checked is not None:
+        return None  # what was found is for the first of these frames
     if shape.replication_timeout_ms is not None and shape.partition.replicas is not None:
         return None
     correlation_ids: list[int] = []
@@ -410,20 +445,26 @@ def _remember_shape(
         remember(context, known, frame, version, image_version, topic, partition, records, timeout_ms)
 
 
+class Doing(NamedTuple):
+    """What is the same for all batches of a request."""
+
+    acks: int
+    version: int
+    now_ms: int
+    targets: Targets
+    refused: Results
+    found: Checked | None
+    quick: bool
+
+
 def _append_topics(
-    broker: "Broker",
-    context: ConnectionContext,
-    request: ProduceRequest,
-    version: int,
-    now_ms: int,
-    targets: Targets,
-    refused: Results,
+    broker: "Broker", context: ConnectionContext, request: ProduceRequest, doing: Doing
 ) -> list[ProducedTopic]:
     """Append topic by topic, in slices until something is appended: what waits for it must not come late."""
     answers: list[ProducedTopic] = []
     append: Callable[..., list[PartitionProduced]] = _append_topic
     for topic, partitions in request.topics:
-        rows = append(broker, context, request, topic, partitions, version, now_ms, targets, refused)
+        rows = append(broker, context, topic, partitions, doing)
         answers.append((topic, rows))
         if append is _append_topic and any(not row.error for row in rows):
             append = partial(whole, _append_topic)
@@ -435,17 +476,14 @@ def _append_topics(
 def _append_topic(
     broker: "Broker",
     context: ConnectionContext,
-    request: ProduceRequest,
     topic: str | UUID,
     partitions: list[tuple[int, memoryview | None]],
-    version: int,
-    now_ms: int,
-    targets: Targets,
-    refused: Results,
+    doing: Doing,
 ) -> list[PartitionProduced]:
+    acks, version, now_ms, targets, refused, found, quick = doing
     name = topic if isinstance(topic, str) else broker.image.topic_names_by_id.get(topic)
     produced: list[PartitionProduced] = []
-    waits = request.acks == ACKS_ALL
+    waits = acks == ACKS_ALL
     if broker.authorization is not None and not _may_write(broker, context, topic):
         return _refused_rows(partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
@@ -457,6 +495,9 @@ def _append_topic(
         if partition is None:
             produced.append(PartitionProduced(index, broker.absence(name, index)))
             continue
+        checked = None
+        if found is not None and records is not None:
+            checked = take(found, topic, index, records, partition.rules)
         if version < FIRST_ZSTD and records is not None and _is_zstd(records):
             produced.append(PartitionProduced(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             continue
@@ -466,7 +507,7 @@ def _append_topic(
         replicated = waits and partition.replicas is not None
         outcome: Appended | Refused | None = partition.not_enough_replicas() if replicated else None
         if outcome is None:
-            outcome = partition.append_produced(records, now_ms)
+            outcome = partition.append_produced(records, now_ms, quick=quick, checked=checked)
         if isinstance(outcome, Refused):
             produced.append(_refusal(index, outcome, partition.log.log_start_offset))
             continue
