@@ -138,6 +138,9 @@ class Node:
         self.held: list[Callable[[], None]] = []
         self.registered: list[Refused | None] = []
         self.wires: dict[tuple[int, str], _Wire] = {}
+        self.settings: dict[str, str] = {}
+        #: why it cannot go on, if it said so
+        self.fatal: list[str] = []
         self.store: SimulatedStore
         self.broker: Broker
         self.dispatcher: Dispatcher
@@ -145,7 +148,7 @@ class Node:
     def start(self) -> None:
         cluster = self.cluster
         cluster.nodes[self.node_id] = self
-        settings = {"log.dirs": "/data", "broker.id": str(self.node_id), **cluster.settings}
+        settings = {"log.dirs": "/data", "broker.id": str(self.node_id), **cluster.settings, **self.settings}
         rack = cluster.racks.get(self.node_id)
         if rack is not None:
             settings["broker.rack"] = rack
@@ -160,6 +163,7 @@ class Node:
             peers=self,
         )
         self.broker.jobs.raise_unexpected = True
+        self.broker.directory_failures.on_fatal = self.fatal.append
         self.broker.open()
         self.dispatcher = Dispatcher(self.broker)
         #: what this life of the broker knows of the clients that produce
@@ -341,14 +345,25 @@ class InMemoryCluster:
             if not other.dead:
                 other.forget(node_id)
 
-    def restart(self, node_id: int, *, power_cut: bool = False, wiped: bool = False) -> Node:
+    def restart(
+        self,
+        node_id: int,
+        *,
+        power_cut: bool = False,
+        wiped: bool = False,
+        before: Callable[[SimulatedDisk], None] = lambda disk: None,
+        **settings: str,
+    ) -> Node:
+        """Start a broker again; `before` happens to its disk meanwhile, and it may have other settings."""
         old = self.nodes[node_id]
         if not old.dead:
             self.kill(node_id)
         disk = old.disk.crash() if power_cut else old.disk.kill()
         if wiped:
             disk = SimulatedDisk(self.random.getrandbits(32))
+        before(disk)
         node = Node(self, node_id, disk)
+        node.settings = {name.replace("_", "."): value for name, value in settings.items()}
         node.start()
         return node
 

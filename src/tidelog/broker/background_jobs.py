@@ -70,6 +70,8 @@ class BackgroundJobs:
         self._stopped = False
         #: errors in code of ours that no job was prepared for, since the start
         self.unexpected_count = 0
+        #: hears of every failure, with the log that it is about: the disk may have failed
+        self.on_fault: Callable[[BaseException, object], None] = lambda fault, about: None
         #: simulations want a bug to surface where it is
         self.raise_unexpected = False
 
@@ -165,6 +167,7 @@ class BackgroundJobs:
             )
         if job.failed_in_a_row == 1:
             self._events.emit(BACKGROUND_JOB_FAILED, {"job": name}, cause=job.fault)
+        self.on_fault(fault, about)
         if about is None and job.schedule is not None and not self._stopped:
             job.schedule(job.retry_ms)
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tidelog.broker.background import Background
 from tidelog.broker.background_jobs import BackgroundJobs
+from tidelog.broker.directory_failures import DirectoryFailures
 from tidelog.broker.dispatch import Request
 from tidelog.broker.features import (
     ELR_VERSION,
@@ -34,7 +35,7 @@ from tidelog.broker.metrics import Metrics
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
-from tidelog.broker.placements import Placements
+from tidelog.broker.placements import Placements, replica_counts
 from tidelog.broker.produce_shapes import KnownShapes
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replication import Replication
@@ -55,7 +56,8 @@ from tidelog.model.settings import BrokerSettings
 from tidelog.protocol import messages
 from tidelog.protocol.api_versions import Feature
 from tidelog.storage.disk import Disk
-from tidelog.storage.log_directories import LogDirectories, refuse_used
+from tidelog.storage.log_directories import LogDirectories
+from tidelog.storage.log_directory import refuse_used
 from tidelog.storage.partition_metadata import read_topic_id
 
 if TYPE_CHECKING:
@@ -155,6 +157,7 @@ class Broker:
         self.replication = Replication(self)
         self.log_moves = LogMoves(self)
         self.placements = Placements(self)
+        self.directory_failures = DirectoryFailures(self)
         #: whether the logs may have lost their ends before this process began, and the cluster does not know
         self._ends_in_doubt = False
 
@@ -222,8 +225,15 @@ class Broker:
         self.liveness.end_session = self.metadata.end_session
         image = self.metadata.load()
         self.log_directories = LogDirectories.open(
-            self.disk, self.settings.log_dirs, cluster_id=image.cluster_id, node_id=self.node_id
+            self.disk,
+            self.settings.log_dirs,
+            cluster_id=image.cluster_id,
+            node_id=self.node_id,
+            replica_counts=replica_counts(image, self.node_id),
+            lost=self.settings.get_list("tidelog.lost.directories"),
         )
+        for offline in self.log_directories.offline:
+            log.error("log.dirs: %s is offline: %s", offline.path, offline.reason)
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
         self._adopt_settings(image)
         if self.settings.get("authorizer.class.name"):
@@ -303,7 +313,8 @@ class Broker:
             self.endpoints,
             self.settings.rack,
             tuple(each.directory_id for each in directories.directories),
-            placements=self.placements.at_start(self.image),
+            len(directories.offline),
+            self.placements.at_start(self.image),
             unclean_shutdown=self._ends_in_doubt,
         )
 
@@ -366,6 +377,8 @@ class Broker:
 
     def absence(self, topic: str, index: int) -> ErrorCode:
         """Why a partition is not led here: another broker should lead it, or it does not exist."""
+        if (topic, index) in self.replication.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         state = self.image.partition(topic, index)
         elsewhere = state is not None and state.leader != self.node_id
         if elsewhere or (topic, index) in self.followed:
@@ -428,6 +441,7 @@ class Broker:
 
         if partition.flush_fault is not None:
             self.log_directories.sync_failed(TopicPartition(partition.topic, partition.index))
+        self.directory_failures.noticed(fault, partition)
         for waiter in [w for w in partition.waiters if isinstance(w, ProduceWaiter)]:
             waiter.flush_failed(partition)
 

@@ -1,8 +1,10 @@
 """What several handlers answer from the cluster image: brokers, partitions, permitted operations."""
 
+from collections.abc import Mapping
+
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import NO_LEADER
-from tidelog.model.image import ClusterImage, PartitionImage
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER
+from tidelog.model.image import BrokerImage, ClusterImage, PartitionImage
 
 Fields = dict[str, object]
 
@@ -60,5 +62,15 @@ def partition_fields(
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": [replica for replica in partition.replicas if replica not in brokers],
+        "offline_replicas": _offline_replicas(partition, brokers),
     }
+
+
+def _offline_replicas(partition: PartitionImage, brokers: Mapping[int, BrokerImage]) -> list[int]:
+    """Replicas of brokers that are dead, and those in a log directory that is offline."""
+    directories = partition.directories or (MIGRATING_DIRECTORY,) * len(partition.replicas)
+    return [
+        replica
+        for replica, directory in zip(partition.replicas, directories, strict=True)
+        if replica not in brokers or not brokers[replica].has_online(directory)
+    ]

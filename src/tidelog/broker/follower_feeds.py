@@ -368,6 +368,7 @@ def fetch_for_follower(
             records = log.read(offset, max(max_bytes, 0), log.log_end_offset, at_least_one=at_least_one)
         except OSError as fault:
             logger.error("%s could not be read at offset %d: %s", partition, offset, fault)
+            partition.on_fault(fault, partition)
             return PartitionFetched(index, ErrorCode.KAFKA_STORAGE_ERROR)
         if records is not None and records.size_bytes == 0:
             records = None

@@ -168,14 +168,18 @@ class Housekeeping:
 
     def delete_log(self, partition: Partition) -> None:
         """Take the log of a deleted partition out of use and remove its folder a little later."""
-        self._seen_bytes.pop(partition, None)
-        self._unwritten_indexes.pop(partition, None)
-        self._compaction.forget(partition)
+        self.forget(partition)
         place = TopicPartition(partition.topic, partition.index)
         try:
             self.discard_log(place, partition.config.file_delete_delay_ms)
         except OSError as fault:
             log.error("the folder of %s could not be renamed: %s", partition, fault)
+
+    def forget(self, partition: Partition) -> None:
+        """Do no more for a partition."""
+        self._seen_bytes.pop(partition, None)
+        self._unwritten_indexes.pop(partition, None)
+        self._compaction.forget(partition)
 
     def let_compaction_go(self, partition: Partition) -> None:
         """The files of a partition are about to move: what the cleaner is doing with them is called off."""

@@ -17,7 +17,7 @@ from uuid import UUID
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.storage.future_log import FutureLog, remove_moving_to, write_moving_to
-from tidelog.storage.log_directories import LogDirectory
+from tidelog.storage.log_directory import LogDirectory
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -78,7 +78,8 @@ class LogMoves:
         directories = broker.log_directories
         directory = directories.directory_at(path)
         if directory is None:
-            return ErrorCode.LOG_DIR_NOT_FOUND
+            offline = any(each.path == path.rstrip("/") for each in directories.offline)
+            return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.LOG_DIR_NOT_FOUND
         partition = broker.replica(*place)
         if partition is None:
             if broker.image.partition(*place) is None:
@@ -115,6 +116,28 @@ class LogMoves:
         self._step_later(place, move, 0)
         return ErrorCode.NONE
 
+    def directory_failed(self, directory: LogDirectory) -> None:
+        """Give up the moves from and to a directory that has failed.
+
+        The copy of a log that was in there stays until the next start, as a sign that it is not the log.
+        """
+        broker = self._broker
+        for place, move in list(self._moves.items()):
+            home = broker.log_directories.directory_of(place)
+            if directory not in (home, move.directory):
+                continue
+            del self._moves[place]
+            broker.timers.cancel(("log move", place))
+            try:
+                move.future.copy.close(clean=False)
+            except OSError as fault:
+                log.warning("the copy of %s could not be closed: %s", move.partition, fault)
+            if home is not directory and move.announced:
+                remove_note = partial(self._remove_note, move.partition)
+                broker.placements.expect(place, home.directory_id, remove_note)
+            else:
+                broker.placements.forget(place)
+
     def _step_later(self, place: TopicPartition, move: _Move, delay_ms: int) -> None:
         deadline_ms = self._broker.clock.now_ms() + delay_ms
         self._broker.timers.set(("log move", place), deadline_ms, partial(self._step, place, move))
@@ -147,6 +170,7 @@ class LogMoves:
 
     def _fail(self, place: TopicPartition, move: _Move, fault: BaseException) -> None:
         log.error("the move of %s to %s failed: %r", move.partition, move.directory.path, fault)
+        self._broker.directory_failures.noticed(fault)
         if self._moves.get(place) is move:
             self._abandon(place, move)
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tidelog.broker.parking import Waiter
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_LEADER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from tidelog.model.identifiers import NO_EPOCH, NO_LEADER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.model.log_config import INT64_MAX, LogConfig
 from tidelog.records.batch import (
     HEADER_SIZE,
@@ -39,6 +39,10 @@ from tidelog.storage.producer_state import Duplicate
 
 READ_BYTES = 1 << 20
 DECOMPRESSED_BYTES_MAX = 128 << 20
+
+
+def _unheard(fault: OSError, partition: "Partition") -> None:
+    """Nobody wants to know of faults."""
 
 
 class Appended(NamedTuple):
@@ -65,6 +69,7 @@ class Partition:
         "leader_id",
         "leads",
         "log",
+        "on_fault",
         "plain",
         "progressing",
         "replicas",
@@ -74,6 +79,7 @@ class Partition:
         "sent_messages",
         "topic",
         "topic_id",
+        "unclean_leader_epoch",
         "unflushed_messages",
         "unflushed_since_ms",
         "waiters",
@@ -98,6 +104,8 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self.leader_id = NO_LEADER
+        #: the last leader epoch that began without everything that was committed
+        self.unclean_leader_epoch = NO_EPOCH
         self.leads = False
         #: what the leader knows of its followers; None for a follower, and where there are no others
         self.replicas: LeaderReplicas | None = None
@@ -116,6 +124,8 @@ class Partition:
         self.sent_messages = 0
         self.unflushed_messages = 0
         self.unflushed_since_ms = INT64_MAX
+        #: hears of it when the log cannot be read or written
+        self.on_fault: Callable[[OSError, Partition], None] = _unheard
         #: why the disk could not be trusted any more, if a sync failed
         self.flush_fault: OSError | None = None
         self.reconfigure(log.config)
@@ -227,6 +237,12 @@ class Partition:
         log = self.log
         return Position(self.leader_epoch, log.log_end_offset, log.leader_epochs.latest, log.log_start_offset)
 
+    @property
+    def may_lose_committed(self) -> bool:
+        """As follower: whether committed records may have to go, because the leader, or one before it, was
+        elected uncleanly since this log was last written."""
+        return self.unclean_leader_epoch > self.log.leader_epochs.latest
+
     def append_fetched(self, records: memoryview, now_ms: int) -> Refused | None:
         """As follower: append batches as the leader has them; None when all of them are in the log.
 
@@ -266,11 +282,15 @@ class Partition:
         try:
             self.log.append_replicated(views, headers, now_ms)
         except OSError as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+            return self._not_written(fault)
         self.appended_bytes += sum(map(len, views))
         if self.flushes:
             self._flush_due(next_offset - start_offset, now_ms)
         return None
+
+    def _not_written(self, fault: OSError) -> Refused:
+        self.on_fault(fault, self)
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
 
     def learn_high_watermark(self, high_watermark: int) -> bool:
         """As follower: the leader's watermark is there; say whether ours moved."""
@@ -336,7 +356,7 @@ class Partition:
         try:
             log.append(view, header, base_offset, leader_epoch, now_ms)
         except OSError as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+            return self._not_written(fault)
         end_offset = log.log_end_offset
         replicas = self.replicas
         if replicas is None:
@@ -378,7 +398,7 @@ class Partition:
         try:
             log.append_many(views, ends, leader_epoch, now_ms)
         except OSError as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+            return self._not_written(fault)
         self._appended(offsets[0], now_ms)
         self.appended_bytes += size_bytes
         return offsets
@@ -460,7 +480,7 @@ class Partition:
         try:
             self.log.append(memoryview(batch), header, base_offset, self.leader_epoch, now_ms)
         except OSError as fault:
-            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self} could not be written: {fault}")
+            return self._not_written(fault)
         self._appended(base_offset, now_ms)
         self.appended_bytes += len(batch)
         if self.flushes:

@@ -9,6 +9,7 @@ What was found before the registration (`at_start`) goes with it: nobody is elec
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from tidelog.model.errors import Refused
 from tidelog.model.identifiers import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
+    RESERVED_DIRECTORIES,
     UNASSIGNED_DIRECTORY,
     TopicPartition,
 )
@@ -32,6 +34,23 @@ PLACEMENTS_PER_MESSAGE = 1_000
 RETRY_MS = 500
 #: in a registration only when a directory is missing: then the worst is believed of replicas like these
 _UNKNOWN = frozenset({UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY})
+
+
+def replica_counts(image: ClusterImage, node_id: int) -> dict[str, int]:
+    """The directories in which the cluster believes replicas of a broker, and how many.
+
+    Where an older version did not tell, the directories that the broker had count.
+    """
+    counts: Counter[str] = Counter()
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            if node_id in partition.replicas:
+                counts[partition.directory_of(node_id)] += 1
+    unknown = sum(counts.pop(reserved, 0) for reserved in RESERVED_DIRECTORIES)
+    own = image.brokers.get(node_id)
+    if unknown and own is not None:
+        counts.update({each: unknown for each in own.directories if each not in RESERVED_DIRECTORIES})
+    return dict(counts)
 
 
 class Placements:

@@ -8,6 +8,10 @@ from the leader's are cut first (all with one checkpoint), batches are appended,
 of the log follow the leader's. A partition with an error rests for a while, longer each time, and is not
 fetched meanwhile; so does one whose log cannot be written. With `flush.messages` an offset is fetched, and so
 acknowledged, only when what lies before it is on the disk.
+
+A log is never cut below its high watermark unless a leader was elected uncleanly since it was written: what
+is committed there may be on no other disk. Such a partition is not fetched any more from this leader in this
+epoch (`Replication.refuse_cut`).
 """
 
 import logging
@@ -228,7 +232,8 @@ class ReplicaFetcher:
                     self._heed_error(key, partition, answered)
                 elif answered.diverging_epoch is not None:
                     offset = self._divergence(partition, answered.diverging_epoch)
-                    diverging.append((key, partition, offset))
+                    if not self._refuses(key, partition, offset):
+                        diverging.append((key, partition, offset))
                 else:
                     self._append(key, partition, answered)
                 carried_out = True
@@ -250,6 +255,14 @@ class ReplicaFetcher:
             high_watermark=partition.high_watermark,
         )
 
+    def _refuses(self, key: PartitionKey, partition: "Partition", offset: int) -> bool:
+        """Whether committed records would go that must not; then the partition is fetched no more."""
+        if offset >= partition.high_watermark or partition.may_lose_committed:
+            return False
+        self._session.leave(key)
+        self._broker.replication.refuse_cut(partition, offset)
+        return True
+
     def _append(self, key: PartitionKey, partition: "Partition", answered: AnsweredPartition) -> None:
         broker = self._broker
         if len(answered.records):
@@ -266,6 +279,7 @@ class ReplicaFetcher:
                 broker.advance_log_start(partition, start_offset)
             except OSError as fault:
                 log.error("%s cannot follow its leader's log start: %s", partition, fault)
+                partition.on_fault(fault, partition)
                 self._rest(key, partition)
                 return
         if moved and partition.waiters and not partition.progressing:
@@ -313,6 +327,10 @@ class ReplicaFetcher:
 
     def _heed_error(self, key: PartitionKey, partition: "Partition", answered: AnsweredPartition) -> None:
         if answered.error == ErrorCode.OFFSET_OUT_OF_RANGE and answered.log_start_offset >= 0:
+            # Records before the start of the leader's log were deleted; those behind it were not.
+            within = answered.log_start_offset < partition.log.log_end_offset
+            if within and self._refuses(key, partition, answered.log_start_offset):
+                return
             log.warning(
                 "%s is out of the leader's range and starts anew at %d", partition, answered.log_start_offset
             )
@@ -337,13 +355,13 @@ class ReplicaFetcher:
 
     def _cut(self, cuts: "Sequence[tuple[PartitionKey, Partition, int]]", *, fully: bool = False) -> None:
         """Cut logs and go on from there; one that cannot be cut rests."""
+        broker = self._broker
         try:
-            self._broker.replication.truncate(
-                [(partition, offset) for _, partition, offset in cuts], fully=fully
-            )
+            broker.replication.truncate([(partition, offset) for _, partition, offset in cuts], fully=fully)
         except OSError as fault:
             for key, partition, _ in cuts:
                 log.error("%s could not be cut: %s", partition, fault)
+                broker.directory_failures.noticed(fault)
                 self._rest(key, partition)
             return
         for key, partition, _ in cuts:

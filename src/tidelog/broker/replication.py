@@ -22,8 +22,10 @@ from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import Partition
 from tidelog.broker.replica_fetcher import ReplicaFetcher
 from tidelog.broker.replica_log_reports import ReplicaLogReports
+from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED
 from tidelog.model.identifiers import (
     GROUP_METADATA_TOPIC,
+    LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     NO_LEADER,
     RESERVED_DIRECTORIES,
@@ -53,6 +55,16 @@ class OfflineReplica(NamedTuple):
     lost: bool
 
 
+class RefusedCut(NamedTuple):
+    """A follower whose leader lacks records that were committed, though it was elected cleanly."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    #: where the leader's log and this one part
+    offset: int
+
+
 class Replication:
     """The replicas of one broker."""
 
@@ -70,6 +82,8 @@ class Replication:
         self._noting = False
         #: replicas that cannot be opened because their log directory is not here
         self.offline: dict[TopicPartition, OfflineReplica] = {}
+        #: followers that would have to cut what is committed, and do not
+        self.refused_cuts: dict[TopicPartition, RefusedCut] = {}
 
     # -- life
 
@@ -196,6 +210,7 @@ class Replication:
                 self._broker.placements.consider(TopicPartition(topic.name, index), state)
 
     def _place(self, partition: Partition, state: PartitionImage) -> None:
+        partition.unclean_leader_epoch = state.unclean_leader_epoch
         alone = len(state.replicas) == 1
         if state.leader == self._broker.node_id and (alone or self._active):
             self.learn(partition, state)
@@ -212,10 +227,12 @@ class Replication:
         home = broker.log_directories.home_of(place, believed)
         offline = home.offline or (home.directory is None and self._may_be_missing(believed))
         may_begin_anew = self._active and not home.lost and not state.counts_on(broker.node_id)
-        if not offline or may_begin_anew:
+        if not offline or (may_begin_anew and not broker.log_directories.offline):
             self.offline.pop(place, None)
             return True
-        self.offline[place] = OfflineReplica(believed, home.lost)
+        known = self.offline.get(place)
+        lost = home.lost or (known is not None and known.lost and believed != LOST_DIRECTORY)
+        self.offline[place] = OfflineReplica(believed, lost)
         return False
 
     def _may_be_missing(self, believed: str) -> bool:
@@ -240,6 +257,7 @@ class Replication:
             # Clients are told that there is no such partition here, and retry; so does housekeeping.
             log.error("the log of %s could not be opened: %s", place, fault)
             broker.unopened_topics.add(topic.name)
+            broker.directory_failures.noticed(fault)
             return None
         partition = Partition(
             topic.name,
@@ -251,6 +269,7 @@ class Replication:
             walk_always=broker.settings.get_str("tidelog.validate.records") == "always",
             decompressed_bytes_max=broker.settings.get_int("tidelog.decompressed.bytes.max"),
         )
+        partition.on_fault = broker.directory_failures.noticed
         broker.followed[topic.name, index] = partition
         broker.metrics.traffic.opened(partition)
         preferred = broker.log_directories.preferred.pop(place, None)
@@ -341,6 +360,7 @@ class Replication:
             fetcher.follow(partition)
 
     def _stop_fetching(self, partition: Partition) -> None:
+        self.refused_cuts.pop(TopicPartition(partition.topic, partition.index), None)
         fetcher = self.fetchers.get(partition.leader_id)
         if fetcher is not None:
             fetcher.leave(partition)
@@ -386,6 +406,10 @@ class Replication:
 
     def _remove(self, partition: Partition) -> None:
         """Give up a replica and its log."""
+        self._let_go(partition)
+        self._broker.housekeeping.delete_log(partition)
+
+    def _let_go(self, partition: Partition) -> None:
         broker = self._broker
         key = (partition.topic, partition.index)
         if partition.leads:
@@ -398,7 +422,17 @@ class Replication:
         partition.follow(NO_LEADER, partition.leader_epoch)
         self._settle_waiters(partition)
         self._noted_high_watermarks.pop(TopicPartition(*key), None)
-        broker.housekeeping.delete_log(partition)
+
+    def take_offline(self, partition: Partition, directory_id: str) -> None:
+        """The log directory of a replica has failed: neither lead nor follow any more."""
+        broker = self._broker
+        place = TopicPartition(partition.topic, partition.index)
+        state = broker.image.partition(*place)
+        here = state is not None and broker.node_id in state.replicas
+        believed = state.directory_of(broker.node_id) if state is not None and here else directory_id
+        self.offline[place] = OfflineReplica(directory_id, lost=believed != directory_id)
+        self._let_go(partition)
+        broker.housekeeping.forget(partition)
 
     def reconfigure_topic(self, topic: TopicImage) -> None:
         """Obey the topic's settings as they are now."""
@@ -418,14 +452,15 @@ class Replication:
 
         A checkpoint on the disk may say that parts which go now were flushed, or committed. It is taken back
         before the first log is cut. Raises `OSError` if that fails; a log that cannot be cut is only logged.
+        Whether committed records may go is the caller's to know; that they go is told loudly.
         """
         taken_back = False
         for partition, offset in cuts:
             lowest = 0 if fully else offset
             if partition.log.recovery_point > lowest or partition.high_watermark > lowest:
                 partition.log.lower_recovery_point(lowest)
-                if partition.high_watermark > offset and not fully:
-                    log.warning("%s is cut below its high watermark, to %d", partition, offset)
+                if partition.high_watermark > offset:
+                    self._tell_of_loss(partition, offset)
                 partition.high_watermark = min(partition.high_watermark, lowest)
                 taken_back = True
         if taken_back:
@@ -437,6 +472,46 @@ class Replication:
             else:
                 partition.log.truncate_to(partition.log.boundary_at(offset))
                 partition.high_watermark = min(partition.high_watermark, partition.log.log_end_offset)
+
+    def _tell_of_loss(self, partition: Partition, offset: int) -> None:
+        """Committed records go, since a leader was elected that did not have them."""
+        log.error(
+            "%s loses committed records, %d to %d: its leader, broker %d, was elected uncleanly",
+            partition,
+            offset,
+            partition.high_watermark - 1,
+            partition.leader_id,
+        )
+        fields = {
+            "topic": partition.topic,
+            "partition": partition.index,
+            "leader": partition.leader_id,
+            "from": partition.high_watermark,
+            "to": offset,
+        }
+        cause = f"a leader was elected uncleanly in epoch {partition.unclean_leader_epoch}"
+        cause_id = f"{partition}@{offset}"
+        self._broker.metrics.events.emit(COMMITTED_RECORDS_CUT, fields, cause=cause, cause_id=cause_id)
+
+    def refuse_cut(self, partition: Partition, offset: int) -> None:
+        """A leader that was elected cleanly lacks records that were committed: keep them, follow no more.
+
+        Another leader, or the same one under a new epoch, is followed again.
+        """
+        high_watermark = partition.high_watermark
+        refused = RefusedCut(partition.leader_id, partition.leader_epoch, high_watermark, offset)
+        self.refused_cuts[TopicPartition(partition.topic, partition.index)] = refused
+        log.error(
+            "%s does not follow broker %d: it would lose the committed records %d to %d, which the leader "
+            "does not have though it was elected cleanly; see 'tidelog doctor'",
+            partition,
+            partition.leader_id,
+            offset,
+            high_watermark - 1,
+        )
+        fields = {"topic": partition.topic, "partition": partition.index, **refused._asdict()}
+        cause = "the leader lacks committed records"
+        self._broker.metrics.events.emit(CUT_REFUSED, fields, cause=cause, cause_id=f"{partition}@{offset}")
 
     def _note_high_watermarks(self) -> None:
         """Write the high watermarks of replicated partitions down, if one of them moved."""

@@ -290,7 +290,7 @@ def serve_broker(
     """Run one broker in this process until it is told to stop; the exit code."""
     from tidelog.server.log_format import configure_logging
     from tidelog.server.process import ListenError, NotRegistered, serve
-    from tidelog.storage.log_directories import LogDirectoryUnusable
+    from tidelog.storage.log_directory import LogDirectoryUnusable
 
     settings = resolve_settings(overrides)
     _refuse_cluster_folder(settings)
@@ -341,7 +341,7 @@ def serve_broker(
 def refuse_used_folders(folders: Sequence[str]) -> None:
     """Say that a folder is another broker's before anything is written to it."""
     from tidelog.storage.disk import OsDisk
-    from tidelog.storage.log_directories import LogDirectoryUnusable, refuse_used
+    from tidelog.storage.log_directory import LogDirectoryUnusable, refuse_used
 
     try:
         refuse_used(OsDisk(), folders)

@@ -27,7 +27,11 @@ def session_timeout_ms(settings: BrokerSettings) -> int:
 def embedded_path(settings: BrokerSettings) -> Path:
     """The file of the embedded store."""
     path = settings.get("tidelog.coordination.path")
-    return Path(str(path)) if path else Path(settings.log_dirs[0]) / FILE_NAME
+    if path:
+        return Path(str(path))
+    # The order of the directories says nothing: it is where it was made, and made in the first one.
+    found = [Path(each) / FILE_NAME for each in settings.log_dirs if (Path(each) / FILE_NAME).exists()]
+    return found[0] if found else Path(settings.log_dirs[0]) / FILE_NAME
 
 
 def _open_zookeeper(connect: str, settings: BrokerSettings) -> CoordinationStore:

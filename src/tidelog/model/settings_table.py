@@ -529,6 +529,11 @@ _OWN = (
         choices=("needed", "always"),
     ),
     _broker(
+        "tidelog.lost.directories", _LIST, (), _MEDIUM,
+        "Ids of log directories of this broker that are lost for good: an empty one may take their place and "
+        "their replicas are copied from other brokers.",
+    ),
+    _broker(
         "tidelog.parked.requests.max", _INT, 20_000, _MEDIUM,
         "How many requests may wait (long polls, acks=all, joins) before new ones are answered at once.",
         minimum=1,

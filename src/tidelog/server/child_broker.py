@@ -15,7 +15,7 @@ import threading
 from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server.log_format import configure_logging
 from tidelog.server.process import ListenError, ReadyInfo, serve
-from tidelog.storage.log_directories import LogDirectoryUnusable
+from tidelog.storage.log_directory import LogDirectoryUnusable
 
 PARENT_GONE_GRACE_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1

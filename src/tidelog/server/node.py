@@ -72,6 +72,8 @@ class Node:
         self.broker: Broker | None = None
         self.edge: Edge | None = None
         self._peers: AsyncPeers | None = None
+        #: called with the reason when the broker cannot go on
+        self.on_fatal: Callable[[str], None] = log.critical
         self._servers: list[asyncio.Server] = []
         self._workers: WorkerThreads | None = None
         self._gatekeepers: WorkerThreads | None = None
@@ -111,6 +113,7 @@ class Node:
                 store_background=self._store_workers,
                 check_background=self._checkers,
             )
+            broker.directory_failures.on_fatal = self.on_fatal
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             if peer_security is not None:
                 peer_security.find_settings = lambda: broker.settings

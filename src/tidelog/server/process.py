@@ -57,6 +57,13 @@ def serve(settings: BrokerSettings, *, on_ready: Callable[[ReadyInfo], None]) ->
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         node = Node(settings)
+
+        def give_up(reason: str) -> None:
+            log.critical("the broker stops: %s", reason)
+            failures.append(reason)
+            stopping.set()
+
+        node.on_fatal = give_up
         info = await node.start()
         spare_the_collector()
         on_ready(info)
@@ -65,13 +72,14 @@ def serve(settings: BrokerSettings, *, on_ready: Callable[[ReadyInfo], None]) ->
         await node.stop()
         log.info("stopped cleanly")
 
+    failures: list[str] = []
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(main(loop))
     finally:
         loop.close()
-    return 0
+    return 1 if failures else 0
 
 
 class BrokerThread:

@@ -21,9 +21,9 @@ message is for the person who starts it.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
@@ -36,8 +36,8 @@ from tidelog.model.identifiers import (
 )
 from tidelog.model.log_config import LogConfig
 from tidelog.storage import checkpoints
-from tidelog.storage.boot_id import forget_boot_id, kept_its_end, note_boot_id
-from tidelog.storage.disk import Disk, File
+from tidelog.storage.boot_id import forget_boot_id, note_boot_id
+from tidelog.storage.disk import Disk
 from tidelog.storage.future_log import (
     FUTURE_SUFFIX,
     is_moved_here,
@@ -45,72 +45,24 @@ from tidelog.storage.future_log import (
     read_moving_to,
     tagged_folder_name,
 )
+from tidelog.storage.log_directory import (
+    CLEAN_SHUTDOWN,
+    LogDirectory,
+    LogDirectoryUnusable,
+    OfflineDirectory,
+    Owner,
+    open_directories,
+)
 from tidelog.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from tidelog.storage.partition_log import PartitionLog
-from tidelog.storage.partition_metadata import PartitionMetadataMalformed, encode_topic_id
+from tidelog.storage.partition_metadata import PartitionMetadataMalformed
 from tidelog.storage.segment import SegmentCorrupt
 
-LOCK = ".lock"
-META_PROPERTIES = "meta.properties"
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 
 logger = logging.getLogger(__name__)
-
-
-class LogDirectoryUnusable(Exception):
-    """A data directory cannot be used; the message says which, why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
-    """Whose data a directory holds."""
-
-    cluster_id: str
-    node_id: int
-    directory_id: str
-
-    def encode(self) -> bytes:
-        lines = {
-            "version": 1,
-            "cluster.id": self.cluster_id,
-            "node.id": self.node_id,
-            "directory.id": self.directory_id,
-        }
-        return "".join(f"{name}={value}\n" for name, value in lines.items()).encode()
-
-
-def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """Read `meta.properties`; None in a directory that is not formatted yet."""
-    path = f"{directory}/{META_PROPERTIES}"
-    try:
-        file = disk.open(path, create=False)
-    except FileNotFoundError:
-        return None
-    try:
-        text = file.read(0, min(file.size_bytes, 1 << 16)).decode(errors="replace")
-    finally:
-        file.close()
-    lines = (line.strip() for line in text.splitlines())
-    values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    try:
-        if values["version"] != "1":
-            raise LogDirectoryUnusable(f"{path}: version {values['version']} is not known, only 1 is")
-        node_id = int(values["node.id"])
-        return MetaProperties(values["cluster.id"], node_id, values.get("directory.id", ""))
-    except (KeyError, ValueError) as error:
-        raise LogDirectoryUnusable(f"{path}: it is damaged or incomplete: {error!r}") from error
-
-
-def stored_cluster_id(disk: Disk, directories: Iterable[str]) -> str | None:
-    """The cluster id that the data directories were formatted with; None if none of them was."""
-    for directory in directories:
-        properties = read_meta_properties(disk, directory)
-        if properties is not None:
-            return properties.cluster_id
-    return None
 
 
 class Home(NamedTuple):
@@ -128,25 +80,6 @@ class StoredPartition(NamedTuple):
     topic_partition: TopicPartition
     directory: "LogDirectory"
     path: str
-
-
-@dataclass(slots=True, eq=False)
-class LogDirectory:
-    """One data directory, locked by this broker."""
-
-    path: str
-    directory_id: str
-    clean_shutdown: bool
-    lock: File
-    #: its logs have all that was ever appended: no power cut took their ends
-    kept_its_end: bool = True
-    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
-    log_start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
-    log_count: int = 0
-
-    def __repr__(self) -> str:
-        return f"<LogDirectory {self.path} clean_shutdown={self.clean_shutdown}>"
 
 
 class CheckpointOrder:
@@ -199,18 +132,29 @@ class LogDirectories:
     __slots__ = (
         "_directory_of",
         "_disk",
+        "_failed",
         "_forgotten",
         "_order",
         "_unfinished",
         "directories",
         "logs",
+        "offline",
         "open_files",
         "preferred",
     )
 
-    def __init__(self, disk: Disk, directories: list[LogDirectory], open_files: OpenFiles) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directories: list[LogDirectory],
+        open_files: OpenFiles,
+        offline: Iterable[OfflineDirectory] = (),
+    ) -> None:
         self._disk = disk
         self.directories = directories
+        #: those that cannot be used, from the start or since they failed
+        self.offline = list(offline)
+        self._failed: list[LogDirectory] = []
         self.open_files = open_files
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
@@ -233,26 +177,19 @@ class LogDirectories:
         *,
         cluster_id: str,
         node_id: int,
+        replica_counts: Mapping[str, int] | None = None,
+        lost: Collection[str] = (),
         new_directory_id: Callable[[], UUID] = uuid4,
         open_files_max: int = OPEN_FILES_MAX,
     ) -> "LogDirectories":
-        """Lock and check every data directory, making and formatting new ones. Opens no logs yet."""
-        opened: list[LogDirectory] = []
-        try:
-            for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
-                try:
-                    opened.append(_open_directory(disk, path, cluster_id, node_id, new_directory_id))
-                except OSError as error:
-                    raise LogDirectoryUnusable(
-                        f"log.dirs: {path} cannot be used: {error.strerror or error}"
-                    ) from error
-        except LogDirectoryUnusable:
-            for directory in opened:
-                directory.lock.close()
-            raise
-        if not opened:
-            raise LogDirectoryUnusable("log.dirs names no directory")
-        return cls(disk, opened, OpenFiles(disk, open_files_max))
+        """Lock and check every data directory, making and formatting new ones. Opens no logs yet.
+
+        `replica_counts` are the directories in which the cluster believes replicas of this broker, `lost`
+        those that somebody has given up (see log_directory).
+        """
+        owner = Owner(cluster_id, node_id, replica_counts or {}, lost, new_directory_id)
+        opened, offline = open_directories(disk, paths, owner)
+        return cls(disk, opened, OpenFiles(disk, open_files_max), offline)
 
     # What the logs may have lost
 
@@ -479,6 +416,27 @@ class LogDirectories:
         """The high watermark that was last written down for an open log; 0 if none was."""
         return self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
 
+    # Directories that fail
+
+    def fail(self, directory: LogDirectory, reason: str) -> list[TopicPartition]:
+        """Use a data directory no more, whose disk has failed; return the logs that were in it.
+
+        Nothing is written to it: the next start recovers its logs. The lock stays, as files may be open.
+        """
+        gone = [place for place, found in self._directory_of.items() if found is directory]
+        for place in gone:
+            del self._directory_of[place]
+            try:
+                self.logs.pop(place).close(clean=False)
+            except OSError as error:
+                logger.warning("%s could not be closed: %s", place, error)
+        self.directories.remove(directory)
+        self._failed.append(directory)
+        self.offline.append(OfflineDirectory(directory.path, reason, directory.directory_id))
+        for place in [place for place, wished in self.preferred.items() if wished is directory]:
+            del self.preferred[place]
+        return gone
+
     # Moving logs between directories
 
     def directory_at(self, path: str) -> LogDirectory | None:
@@ -669,90 +627,8 @@ class LogDirectories:
             logger.error("the data directories could not be closed cleanly: %s", error)
         self.logs.clear()
         self._directory_of.clear()
-        for directory in self.directories:
+        for directory in (*self.directories, *self._failed):
             directory.lock.close()
 
     def __repr__(self) -> str:
         return f"<LogDirectories {', '.join(each.path for each in self.directories)} logs={len(self.logs)}>"
-
-
-def refuse_used(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise LogDirectoryUnusable if a broker uses one of the directories; nothing is written."""
-    for path in paths:
-        if disk.exists(f"{path}/{LOCK}"):
-            _lock(disk, path).close()
-
-
-def _lock(disk: Disk, path: str) -> File:
-    try:
-        return disk.lock(f"{path}/{LOCK}")
-    except BlockingIOError as error:
-        raise LogDirectoryUnusable(
-            f"log.dirs: {path} is in use by another broker; stop it, or give this one another directory"
-        ) from error
-
-
-def _open_directory(
-    disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
-) -> LogDirectory:
-    _make_directory_durably(disk, path)
-    lock = _lock(disk, path)
-    try:
-        formatted = disk.exists(f"{path}/{META_PROPERTIES}")
-        properties = _check_properties(disk, path, cluster_id, node_id, new_directory_id)
-        marker = f"{path}/{CLEAN_SHUTDOWN}"
-        clean_shutdown = disk.exists(marker)
-        kept = clean_shutdown or not formatted or kept_its_end(disk, path)
-        directory = LogDirectory(path, properties.directory_id, clean_shutdown, lock, kept)
-        if kept:
-            note_boot_id(disk, path)
-        directory.recovery_points = _read_checkpoint(disk, path, checkpoints.RECOVERY_POINT_CHECKPOINT)
-        directory.log_start_offsets = _read_checkpoint(disk, path, checkpoints.LOG_START_OFFSET_CHECKPOINT)
-        directory.high_watermarks = _read_checkpoint(disk, path, checkpoints.REPLICATION_OFFSET_CHECKPOINT)
-        if clean_shutdown:
-            # From the first write on a stop is unclean until the end says otherwise.
-            disk.remove(marker)
-            disk.sync_directory(path)
-    except (OSError, LogDirectoryUnusable):
-        lock.close()
-        raise
-    return directory
-
-
-def _make_directory_durably(disk: Disk, path: str) -> None:
-    """Make a directory and its parents so that a power cut does not take them away again."""
-    missing = []
-    while path and not disk.exists(path):
-        missing.append(path)
-        path = path.rpartition("/")[0]
-    for directory in reversed(missing):
-        disk.make_directory(directory)
-        disk.sync_directory(directory.rpartition("/")[0] or ("/" if directory.startswith("/") else "."))
-
-
-def _check_properties(
-    disk: Disk, path: str, cluster_id: str, node_id: int, new_directory_id: Callable[[], UUID]
-) -> MetaProperties:
-    properties = read_meta_properties(disk, path)
-    if properties is None:
-        properties = MetaProperties(cluster_id, node_id, encode_topic_id(new_directory_id()))
-        disk.replace_atomically(f"{path}/{META_PROPERTIES}", properties.encode())
-        return properties
-    if properties.cluster_id != cluster_id:
-        raise LogDirectoryUnusable(
-            f"log.dirs: {path} belongs to cluster {properties.cluster_id}, not to {cluster_id}"
-        )
-    if properties.node_id != node_id:
-        raise LogDirectoryUnusable(
-            f"log.dirs: {path} belongs to broker {properties.node_id}, this is broker {node_id}"
-        )
-    return properties
-
-
-def _read_checkpoint(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:
-    """Read a checkpoint; a damaged one costs time (everything is recovered), not data."""
-    try:
-        return checkpoints.read_offsets(disk, f"{path}/{name}")
-    except checkpoints.CheckpointMalformed as error:
-        logger.warning("ignoring a damaged checkpoint: %s", error)
-        return {}

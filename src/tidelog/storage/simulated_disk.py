@@ -288,6 +288,7 @@ class SimulatedDisk:
         self._locks: set[str] = set()
         self._alive = True
         self._failures: dict[int, int] = {}
+        self._failed_directories: dict[str, int] = {}
         self._power_cut_at: int | None = None
         self._boot = 1
 
@@ -313,6 +314,10 @@ class SimulatedDisk:
         """Make the `count`-th operation from now (1 is the next) fail without effect, once."""
         assert count >= 1
         self._failures[self.operations_count + count] = error_number
+
+    def fail_directory(self, path: str, error_number: int = errno.EIO) -> None:
+        """Let every later operation below a directory fail, until the next start."""
+        self._failed_directories[path.rstrip("/") + "/"] = error_number
 
     def cut_power_at(self, count: int) -> None:
         """Raise `PowerCut` in place of the `count`-th operation from now and of everything after it."""
@@ -458,6 +463,9 @@ class SimulatedDisk:
         if self._power_cut_at is not None and self.operations_count >= self._power_cut_at:
             raise PowerCut(f"power cut at operation {self.operations_count}: {name} {path}")
         error_number = self._failures.pop(self.operations_count, None)
+        for directory, number in self._failed_directories.items():
+            if path.startswith(directory):
+                error_number = number
         if error_number is not None:
             raise OSError(error_number, f"{os.strerror(error_number)} (injected into {name})", path)
 

@@ -550,6 +550,7 @@ def test_describe_log_dirs(version: int, tmp_path: Any) -> None:
     node.log_moves = body(futures={})  # type: ignore[attr-defined]
     node.log_directories = body(  # type: ignore[attr-defined]
         directories=[body(path=f"{first}/"), body(path=str(second))],
+        offline=[],
         logs={item.topic_partition: item for item in logs},
     )
 

@@ -1,6 +1,7 @@
 """Data directories: locks, identity, the clean-shutdown marker, checkpoints, and the logs in them."""
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,13 +10,8 @@ from storage_logs import NOW_MS, append, file_bytes, new_disk, overwrite, read_a
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.storage.disk import Disk, OsDisk
-from tidelog.storage.log_directories import (
-    LogDirectories,
-    LogDirectoryUnusable,
-    parse_folder_name,
-    read_meta_properties,
-    stored_cluster_id,
-)
+from tidelog.storage.log_directories import LogDirectories, parse_folder_name
+from tidelog.storage.log_directory import LogDirectoryUnusable, read_meta_properties, stored_cluster_id
 from tidelog.storage.partition_metadata import read_topic_id
 from tidelog.storage.simulated_disk import SimulatedDisk
 
@@ -76,11 +72,78 @@ def test_damaged_properties_are_named(disk: SimulatedDisk, content: bytes) -> No
         open_directories(disk)
 
 
-def test_an_unusable_directory_is_reported_and_the_others_are_let_go(tmp_path: Path) -> None:
+def test_an_unusable_directory_is_offline_and_the_others_are_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(LogDirectoryUnusable, match="file cannot be used"):
-        open_directories(OsDisk(), str(tmp_path / "good"), str(tmp_path / "file"))
+    directories = open_directories(OsDisk(), str(tmp_path / "good"), str(tmp_path / "file"))
+    assert [each.path for each in directories.directories] == [str(tmp_path / "good")]
+    assert [each.path for each in directories.offline] == [str(tmp_path / "file")]
+    directories.close()
+    with pytest.raises(LogDirectoryUnusable, match="file: it cannot be used"):
+        open_directories(OsDisk(), str(tmp_path / "file"))
     open_directories(OsDisk(), str(tmp_path / "good")).close()
+
+
+def directory_ids(directories: LogDirectories) -> dict[str, str]:
+    return {each.path: each.directory_id for each in directories.directories}
+
+
+def test_directories_keep_their_ids_in_any_order(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk, "/x", "/y")
+    ids = directory_ids(directories)
+    assert len(set(ids.values())) == 2
+    directories.close()
+    again = open_directories(disk, "/y", "/x")
+    assert directory_ids(again) == ids
+
+
+def test_an_empty_directory_is_not_taken_for_one_that_is_missing(disk: SimulatedDisk) -> None:
+    directories = open_directories(disk, "/x", "/y")
+    ids = directory_ids(directories)
+    directories.close()
+    disk.remove_tree("/y")
+    known = {ids["/x"]: 1, ids["/y"]: 3}
+
+    def reopen(**options: Any) -> LogDirectories:
+        return LogDirectories.open(disk, ("/x", "/y"), cluster_id="c1", node_id=1, **options)
+
+    held_back = reopen(replica_counts=known)
+    assert directory_ids(held_back) == {"/x": ids["/x"]}
+    [offline] = held_back.offline
+    assert offline.path == "/y" and "3 replicas" in offline.reason
+    assert f"tidelog.lost.directories={ids['/y']}" in offline.reason
+    assert read_meta_properties(disk, "/y") is None, "it is left as it is"
+    held_back.close()
+    # Nothing was there as far as the cluster knows; or somebody said that it is lost.
+    for options in ({"replica_counts": {ids["/x"]: 1}}, {"replica_counts": known, "lost": (ids["/y"],)}):
+        taken = reopen(**options)
+        assert not taken.offline and directory_ids(taken)["/y"] != ids["/y"]
+        taken.close()
+        disk.remove_tree("/y")
+    # All are empty: another machine in the broker's place.
+    disk.remove_tree("/x")
+    assert not reopen(replica_counts=known).offline
+
+
+def test_a_directory_of_another_broker_and_a_copy_are_refused(disk: SimulatedDisk) -> None:
+    open_directories(disk, "/x", "/y").close()
+    open_directories(disk, "/z", node_id=2).close()
+    with pytest.raises(LogDirectoryUnusable, match="/z belongs to broker 2, this is broker 1"):
+        open_directories(disk, "/x", "/z")
+    properties = read_meta_properties(disk, "/x")
+    assert properties is not None
+    disk.replace_atomically("/y/meta.properties", properties.encode())
+    with pytest.raises(LogDirectoryUnusable, match=r"/x and /y have the same directory\.id"):
+        open_directories(disk, "/x", "/y")
+
+
+def test_a_directory_without_an_id_gets_one(disk: SimulatedDisk) -> None:
+    disk.make_directory("/x")
+    disk.replace_atomically("/x/meta.properties", b"version=1\ncluster.id=c1\nnode.id=1\n")
+    directories = open_directories(disk, "/x")
+    [made] = directory_ids(directories).values()
+    assert len(made) == 22
+    directories.close()
+    assert directory_ids(open_directories(disk, "/x")) == {"/x": made}
 
 
 def test_the_marker_says_whether_the_stop_was_clean(disk: SimulatedDisk) -> None:

@@ -104,7 +104,8 @@ def _delete(broker: "Broker", topic: str, index: int, offset: int, targets: dict
         return _refused(ErrorCode.OFFSET_OUT_OF_RANGE)
     try:
         broker.advance_log_start(partition, target)
-    except OSError:
+    except OSError as fault:
+        partition.on_fault(fault, partition)
         return _refused(ErrorCode.KAFKA_STORAGE_ERROR)
     targets[partition] = target
     if partition.waiters and not partition.progressing:

@@ -2,7 +2,8 @@
 
 Null topics mean all. Partitions that are not here are left out. From version 4 the size and the free space of
 the volume are sent, -1 where they cannot be told (KIP-827). A replica that moves to another folder is shown
-in both: in the new one as a future replica, with how many offsets it is behind.
+in both: in the new one as a future replica, with how many offsets it is behind. A folder that is offline is
+shown with KAFKA_STORAGE_ERROR and without replicas.
 """
 
 import shutil
@@ -45,6 +46,16 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
                 "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
                 "total_bytes": total_bytes,
                 "usable_bytes": usable_bytes,
+            }
+        )
+    for offline in broker.log_directories.offline:
+        results.append(
+            {
+                "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
+                "log_dir": str(PurePath(offline.path)),
+                "topics": [],
+                "total_bytes": _UNKNOWN_BYTES,
+                "usable_bytes": _UNKNOWN_BYTES,
             }
         )
     return {"error_code": ErrorCode.NONE, "results": results}

@@ -431,6 +431,7 @@ def fetch_partition(
             records = log.read(offset, max(max_bytes, 0), upper_offset, at_least_one=at_least_one)
         except OSError as fault:
             logger.error("%s could not be read at offset %d: %s", partition, offset, fault)
+            partition.on_fault(fault, partition)
             return Fetched(index, ErrorCode.KAFKA_STORAGE_ERROR)
         if records is not None and records.size_bytes == 0:
             records = None

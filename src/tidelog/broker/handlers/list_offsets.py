@@ -67,6 +67,7 @@ def _offset(
         found = _look_up(partition, wanted.timestamp, read_committed)
     except OSError as fault:
         logger.error("%s could not be searched: %s", partition, fault)
+        partition.on_fault(fault, partition)
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
     if found is None:
         known = version >= FIRST_OFFSET_NOT_AVAILABLE

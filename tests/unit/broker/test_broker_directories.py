@@ -1,0 +1,365 @@
+"""Several log directories per broker, among brokers without sockets: lost, swapped, failed, found again."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from in_memory_cluster import InMemoryCluster, Node, Produced
+
+from tidelog.broker.handlers import describe_log_dirs
+from tidelog.controller.commands import ElectionType, ElectLeaders
+from tidelog.model.errors import ErrorCode
+from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED, DIRECTORY_FAILED
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.storage.log_directory import LogDirectoryUnusable
+from tidelog.storage.simulated_disk import SimulatedDisk
+
+PARTITIONS = 4
+
+
+def produce(cluster: InMemoryCluster, *values: bytes, index: int = 0) -> Produced:
+    cluster.run_until(lambda: cluster.leader("t", index) is not None)
+    leader = cluster.leader("t", index)
+    assert leader is not None
+    produced = cluster.produce(leader.node_id, "t", *values, index=index)
+    cluster.run_until(lambda: produced)
+    return produced
+
+
+def cluster_with_records(**settings: str) -> InMemoryCluster:
+    """Three brokers with two directories each, and ten acknowledged records in every partition."""
+    cluster = InMemoryCluster(log_dirs="/x,/y", **settings)
+    cluster.create_topic("t", partitions=PARTITIONS, min_insync_replicas="2")
+    for number in range(10):
+        for index in range(PARTITIONS):
+            assert produce(cluster, b"%d" % number, index=index).error is ErrorCode.NONE
+    cluster.run_until(lambda: all(in_sync(cluster, index) for index in range(PARTITIONS)))
+    return cluster
+
+
+def in_sync(cluster: InMemoryCluster, index: int, *node_ids: int) -> bool:
+    if cluster.controller is None or cluster.leader("t", index) is None:
+        return False
+    state = cluster.state("t", index)
+    wanted = node_ids or state.replicas
+    replicas = [cluster.broker(node_id).replica("t", index) for node_id in wanted]
+    ends = {replica.log.log_end_offset if replica is not None else -1 for replica in replicas}
+    return set(state.isr) == set(wanted) and len(ends) == 1 and ends != {-1}
+
+
+def path_of(cluster: InMemoryCluster, node_id: int, index: int) -> str:
+    return cluster.broker(node_id).log_directories.directory_of(TopicPartition("t", index)).path
+
+
+def directory_ids(cluster: InMemoryCluster, node_id: int) -> dict[str, str]:
+    return {each.path: each.directory_id for each in cluster.broker(node_id).log_directories.directories}
+
+
+def kill_all(cluster: InMemoryCluster) -> None:
+    for node_id in cluster.nodes:
+        cluster.kill(node_id)
+
+
+def start(cluster: InMemoryCluster, node_id: int, **options: Any) -> Node:
+    node = cluster.restart(node_id, **options)
+    cluster.run_until(lambda: node.registered)
+    cluster.run_for(500)
+    return node
+
+
+def lose_y(disk: SimulatedDisk) -> None:
+    disk.remove_tree("/y")
+
+
+def events(cluster: InMemoryCluster, node_id: int, kind: str) -> int:
+    return cluster.broker(node_id).metrics.events.counts[kind]
+
+
+def test_replicas_are_spread_over_directories_and_the_cluster_knows_where_they_are() -> None:
+    cluster = cluster_with_records()
+    for node_id in cluster.nodes:
+        ids = directory_ids(cluster, node_id)
+        assert set(cluster.state("t").directories).isdisjoint({MIGRATING_DIRECTORY})
+        paths = [path_of(cluster, node_id, index) for index in range(PARTITIONS)]
+        assert sorted(paths) == ["/x", "/x", "/y", "/y"]
+        assert [ids[path] for path in paths] == [
+            cluster.state("t", index).directory_of(node_id) for index in range(PARTITIONS)
+        ]
+
+
+def test_an_empty_directory_never_leads_and_nothing_is_lost() -> None:
+    """All are killed; a later directory of broker 1 is replaced by an empty one; broker 1 starts first."""
+    cluster = cluster_with_records()
+    lost = [index for index in range(PARTITIONS) if path_of(cluster, 1, index) == "/y"]
+    lost_id = directory_ids(cluster, 1)["/y"]
+    kill_all(cluster)
+    start(cluster, 1, before=lose_y)
+    cluster.run_for(5_000)
+    assert lost
+    for index in range(PARTITIONS):
+        state = cluster.state("t", index)
+        assert state.leader == (NO_LEADER if index in lost else 1)
+        assert (cluster.broker(1).replica("t", index) is None) == (index in lost)
+    start(cluster, 2)
+    start(cluster, 3)
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i, *((2, 3) if i in lost else (1, 2, 3))))
+        for node_id in cluster.state("t", index).isr:
+            assert cluster.replica(node_id, "t", index).log.log_end_offset == 10
+    # It stays out of use, and everybody can see it.
+    request: Any = SimpleNamespace(body=SimpleNamespace(topics=None))
+    shown: Any = describe_log_dirs.handle(cluster.broker(1), request)
+    assert {row["log_dir"]: row["error_code"] for row in shown["results"]} == {
+        "/x": ErrorCode.NONE,
+        "/y": ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+    assert cluster.broker(1).absence("t", lost[0]) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert cluster.broker(2).image.brokers[1].offline_directories == 1
+    # Somebody says that it is lost: the replicas are copied again.
+    start(cluster, 1, tidelog_lost_directories=lost_id)
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
+    assert len({path_of(cluster, 1, index) for index in range(PARTITIONS)}) == 2
+
+
+def test_a_directory_that_was_only_away_is_used_again() -> None:
+    cluster = cluster_with_records()
+    kill_all(cluster)
+    start(cluster, 1, before=lambda disk: disk.rename("/y", "/elsewhere"))
+    start(cluster, 2)
+    cluster.run_for(1_000)
+
+    def bring_back(disk: SimulatedDisk) -> None:
+        disk.remove_tree("/y")
+        disk.rename("/elsewhere", "/y")
+
+    start(cluster, 1, before=bring_back)
+    start(cluster, 3)
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        assert cluster.replica(1, "t", index).log.log_end_offset == 10
+
+
+def test_the_order_of_the_directories_does_not_matter() -> None:
+    cluster = cluster_with_records()
+    before = [path_of(cluster, 1, index) for index in range(PARTITIONS)]
+    kill_all(cluster)
+    for node_id in (1, 2, 3):
+        start(cluster, node_id, log_dirs="/y,/x")
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
+    assert [path_of(cluster, 1, index) for index in range(PARTITIONS)] == before
+
+
+def test_a_directory_that_is_taken_out_of_log_dirs_is_copied_again() -> None:
+    cluster = cluster_with_records()
+    start(cluster, 1, log_dirs="/x")
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        assert path_of(cluster, 1, index) == "/x"
+    # It comes back with old copies, which count for nothing.
+    for index in range(PARTITIONS):
+        produce(cluster, b"more", index=index)
+    start(cluster, 1, log_dirs="/x,/y")
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        assert path_of(cluster, 1, index) == "/x"
+        assert cluster.replica(1, "t", index).log.log_end_offset == 11
+
+
+def test_the_last_copy_waits_for_its_directory_or_is_given_up_by_an_election() -> None:
+    cluster = InMemoryCluster(log_dirs="/x,/y")
+    cluster.create_topic("t", partitions=2, replication_factor=1)
+    for index in range(2):
+        assert produce(cluster, b"only", index=index).error is ErrorCode.NONE
+    holder, index = next(
+        (node_id, index)
+        for node_id in cluster.nodes
+        for index in range(2)
+        if cluster.broker(node_id).replica("t", index) is not None
+    )
+    directory = path_of(cluster, holder, index)
+    start(cluster, holder, before=lambda disk: disk.rename(directory, "/away"))
+    cluster.run_for(2_000)
+    assert cluster.state("t", index).leader == NO_LEADER and cluster.state("t", index).elr == (holder,)
+    node = cluster.nodes[holder]
+
+    def find(disk: SimulatedDisk) -> None:
+        disk.remove_tree(directory)
+        disk.rename("/away", directory)
+
+    node = start(cluster, holder, before=find)
+    cluster.run_until(lambda: cluster.leader("t", index) is node)
+    assert cluster.replica(holder, "t", index).log.log_end_offset == 1
+    start(cluster, holder, before=lambda disk: disk.remove_tree(directory))
+    results: list[Any] = []
+    assert cluster.controller is not None
+    command = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("t", index),))
+    cluster.controller.broker.metadata.submit(command, results.extend)
+    cluster.run_until(lambda: cluster.leader("t", index) is not None)
+    assert produce(cluster, b"anew", index=index).offset == 0
+
+
+def test_swapped_directories_of_two_brokers_are_refused() -> None:
+    cluster = cluster_with_records()
+    kill_all(cluster)
+    stolen = cluster.nodes[2].disk
+
+    def swap(disk: SimulatedDisk) -> None:
+        file = stolen.open("/y/meta.properties", create=False)
+        disk.replace_atomically("/y/meta.properties", file.read(0, file.size_bytes))
+
+    with pytest.raises(LogDirectoryUnusable, match="/y belongs to broker 2, this is broker 1"):
+        cluster.restart(1, before=swap)
+
+
+def test_a_directory_that_fails_takes_its_leaders_away_at_once() -> None:
+    cluster = cluster_with_records()
+    index = next(
+        index
+        for index in range(PARTITIONS)
+        if cluster.leader("t", index) is cluster.nodes[cluster.state("t", index).leader]
+    )
+    leader = cluster.state("t", index).leader
+    failed = path_of(cluster, leader, index)
+    led_elsewhere = [
+        each
+        for each in range(PARTITIONS)
+        if cluster.state("t", each).leader == leader and path_of(cluster, leader, each) != failed
+    ]
+    cluster.nodes[leader].disk.fail_directory(failed)
+    refused = cluster.produce(leader, "t", b"refused", index=index)
+    cluster.run_until(lambda: refused)
+    assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    began_ms = cluster.clock.time_ms
+    cluster.run_until(lambda: cluster.state("t", index).leader not in (leader, NO_LEADER))
+    assert cluster.clock.time_ms - began_ms < 100, "the controller is told at once"
+    assert events(cluster, leader, DIRECTORY_FAILED) == 1
+    assert produce(cluster, b"more", index=index).offset == 10
+    for each in led_elsewhere:
+        assert cluster.state("t", each).leader == leader, "its other directory is well"
+    assert cluster.nodes[leader].registered == [None] and not cluster.nodes[leader].fatal
+    # After a start with a mended disk everything is as before.
+    start(cluster, leader)
+    for each in range(PARTITIONS):
+        cluster.run_until(lambda i=each: in_sync(cluster, i))
+
+
+def test_a_full_disk_is_none_that_has_failed() -> None:
+    cluster = cluster_with_records()
+    leader = cluster.state("t").leader
+    disk = cluster.nodes[leader].disk
+    disk.capacity_bytes = disk.used_bytes
+    refused = cluster.produce(leader, "t", b"x" * 1000)
+    cluster.run_until(lambda: refused)
+    assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    cluster.run_for(100)
+    assert events(cluster, leader, DIRECTORY_FAILED) == 0 and cluster.state("t").leader == leader
+    disk.capacity_bytes = None
+    assert produce(cluster, b"room again").error is ErrorCode.NONE
+
+
+def test_a_broker_without_any_directory_stops() -> None:
+    cluster = cluster_with_records()
+    leader = cluster.state("t").leader
+    for path in ("/x", "/y"):
+        cluster.nodes[leader].disk.fail_directory(path)
+    for index in range(PARTITIONS):
+        if cluster.state("t", index).leader == leader:
+            cluster.produce(leader, "t", b"refused", index=index)
+    cluster.run_until(lambda: cluster.nodes[leader].fatal, timeout_ms=120_000)
+    assert "all log directories have failed" in cluster.nodes[leader].fatal[0]
+
+
+def test_a_follower_keeps_what_is_committed_from_a_leader_that_lacks_it() -> None:
+    """The log of broker 1 is removed by hand while everything is down, and broker 1 starts first."""
+    cluster = cluster_with_records()
+    cluster.run_for(6_000)  # the watermarks are written down every five seconds
+    kill_all(cluster)
+    folder = "/x/t-0" if cluster.nodes[1].disk.is_directory("/x/t-0") else "/y/t-0"
+    start(cluster, 1, before=lambda disk: disk.remove_tree(folder))
+    assert cluster.state("t").leader == 1
+    for node_id in (2, 3):
+        start(cluster, node_id)
+        cluster.run_for(3_000)
+        assert cluster.replica(node_id, "t").log.log_end_offset == 10, "it keeps its records"
+        assert events(cluster, node_id, CUT_REFUSED) >= 1
+        refused = cluster.broker(node_id).replication.refused_cuts[TopicPartition("t", 0)]
+        assert (refused.leader_id, refused.high_watermark, refused.offset) == (1, 10, 0)
+    assert cluster.state("t").isr == (1,)
+    # Without that leader, the records are served again.
+    cluster.kill(1)
+    cluster.run_for(500)
+    results: list[Any] = []
+    assert cluster.controller is not None
+    command = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("t", 0),))
+    cluster.controller.broker.metadata.submit(command, results.extend)
+    cluster.run_until(lambda: in_sync(cluster, 0, 2, 3))
+    assert cluster.replica(2, "t").log.log_end_offset == 10
+    assert not cluster.broker(2).replication.refused_cuts
+
+
+def test_after_an_unclean_election_committed_records_are_cut_loudly() -> None:
+    cluster = InMemoryCluster((1, 2))
+    cluster.create_topic("t", replication_factor=2)
+    produce(cluster, b"both")
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    leader = cluster.state("t").leader
+    other = 3 - leader
+    cluster.kill(other)
+    cluster.run_until(lambda: cluster.controller is not None and cluster.state("t").isr == (leader,))
+    assert produce(cluster, b"only here").error is ErrorCode.NONE
+    cluster.run_for(10_000)
+    cluster.kill(leader)
+    start(cluster, other)
+    results: list[Any] = []
+    assert cluster.controller is not None
+    command = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("t", 0),))
+    cluster.controller.broker.metadata.submit(command, results.extend)
+    cluster.run_until(lambda: cluster.leader("t") is cluster.nodes[other])
+    produce(cluster, b"another")
+    start(cluster, leader)
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert events(cluster, leader, COMMITTED_RECORDS_CUT) == 1
+    assert events(cluster, leader, CUT_REFUSED) == 0
+    assert cluster.content(1, "t") == cluster.content(2, "t")
+
+
+def _as_older_versions_stored(cluster: InMemoryCluster) -> None:
+    """Take out of the store what they did not know; the first directory was the only one with an id."""
+    for entry in cluster.store.entries():
+        if not entry.key.startswith(("brokers/", "partitions/")):
+            continue
+        fields = json.loads(entry.value)
+        if entry.key.startswith("brokers/"):
+            first = directory_ids(cluster, int(entry.key.removeprefix("brokers/")))["/x"]
+            del fields["directories"], fields["offline_directories"]
+            fields["disk_id"] = first
+        else:
+            del fields["directories"]
+        value = json.dumps(fields).encode()
+        version, owner = cluster.store._entries[entry.key][1:]
+        cluster.store._entries[entry.key] = (value, version, owner)
+
+
+@pytest.mark.parametrize("lost", [None, "/x"])
+def test_a_cluster_of_an_older_version_goes_on(lost: str | None) -> None:
+    cluster = cluster_with_records()
+    kill_all(cluster)
+    _as_older_versions_stored(cluster)
+    in_lost = {index for index in range(PARTITIONS) if path_of(cluster, 1, index) == lost}
+    for node_id in (1, 2, 3):
+        damage = lost is not None and node_id == 1
+        start(cluster, node_id, before=lambda disk, d=damage: disk.remove_tree("/x") if d else None)
+    for index in range(PARTITIONS):
+        wanted = (2, 3) if index in in_lost else (1, 2, 3)
+        cluster.run_until(lambda i=index, w=wanted: in_sync(cluster, i, *w))
+        for node_id in wanted:
+            assert cluster.replica(node_id, "t", index).log.log_end_offset == 10
+            ids = directory_ids(cluster, node_id)
+            cluster.run_until(
+                lambda i=index, n=node_id, known=ids: (
+                    cluster.state("t", i).directory_of(n) == known[path_of(cluster, n, i)]
+                )
+            )
