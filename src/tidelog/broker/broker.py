@@ -158,7 +158,6 @@ class Broker:
         self.log_moves = LogMoves(self)
         self.placements = Placements(self)
         self.directory_failures = DirectoryFailures(self)
-        #: whether the logs may have lost their ends before this process began, and the cluster does not know
         self._ends_in_doubt = False
 
     # The coordinators are made when they are first asked for: importing them takes a tenth of a start.

@@ -20,6 +20,7 @@ from tidelog.broker.group_lag import GroupLags
 from tidelog.broker.topic_traffic import TopicCounts
 from tidelog.model.errors import ErrorCode
 from tidelog.model.events import (
+    COMMITTED_RECORDS_CUT,
     ISR_EXPANDED,
     ISR_SHRANK,
     LEADER_ELECTED,
@@ -112,6 +113,10 @@ class Scrape:
                 single("tidelog_partitions_followed", len(broker.followed)),
                 single("tidelog_under_replicated_partitions", under_replicated),
                 single("tidelog_under_min_isr_partitions", under_min_isr),
+                single("tidelog_offline_replicas", len(broker.replication.offline)),
+                single("tidelog_refused_cuts", len(broker.replication.refused_cuts)),
+                single("tidelog_committed_cuts_total", counts[COMMITTED_RECORDS_CUT]),
+                single("tidelog_offline_directories", len(broker.log_directories.offline)),
                 single("tidelog_unopened_topics", len(broker.unopened_topics)),
                 single("tidelog_isr_shrinks_total", counts[ISR_SHRANK]),
                 single("tidelog_isr_expands_total", counts[ISR_EXPANDED]),

@@ -36,6 +36,26 @@ class Finding:
     subjects: tuple[str, ...] = ()
 
 
+def ok(check: str, message: str) -> Finding:
+    """All is well."""
+    return Finding(check, Severity.OK, message)
+
+
+def hint(check: str, message: str, next_step: str, *subjects: str) -> Finding:
+    """Something worth knowing."""
+    return Finding(check, Severity.HINT, message, next_step, subjects)
+
+
+def warning(check: str, message: str, next_step: str, *subjects: str) -> Finding:
+    """Something that will hurt once the next thing goes wrong."""
+    return Finding(check, Severity.WARNING, message, next_step, subjects)
+
+
+def problem(check: str, message: str, next_step: str, *subjects: str) -> Finding:
+    """Something that keeps clients from what they were promised, or loses records."""
+    return Finding(check, Severity.PROBLEM, message, next_step, subjects)
+
+
 @dataclass(frozen=True, slots=True)
 class SeenBroker:
     """A broker; without an address it is known only from the replicas that it holds."""
@@ -174,6 +194,17 @@ class SeenUncleanable:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenRefusedCut:
+    """A follower that would lose committed records by following its leader, and does not."""
+
+    broker: int
+    partition: str
+    leader: int
+    offset: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
 class SeenJobs:
     """What the brokers tell of their background jobs; those of another make tell nothing."""
 
@@ -183,6 +214,9 @@ class SeenJobs:
     uncleanable_counts: Mapping[int, int] = field(default_factory=dict)
     #: errors in its own code that a broker was not prepared for
     unexpected_errors: Mapping[int, int] = field(default_factory=dict)
+    #: why directories are not used, by broker and path
+    offline_directories: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    refused_cuts: tuple[SeenRefusedCut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,20 @@ from tidelog.cli.diagnosis import (
     SeenGroup,
     SeenPartition,
     SeenTopic,
-    Severity,
     counted,
+    hint,
+    ok,
+    problem,
     some,
+    warning,
 )
+from tidelog.cli.diagnosis_storage import cuts, disks
 from tidelog.cli.eligible_leaders import awaited_by
-from tidelog.cli.output import bytes_text
 
 REPLICAS_WANTED = 3
 LEADER_IMBALANCE_PERCENT = 10
 LEADERS_WORTH_COMPARING = 10
 LAG_BIG_RECORDS = 100_000
-DISK_WARNING_PERCENT = 15
-DISK_PROBLEM_PERCENT = 5
 CLOCK_SKEW_WARNING_MS = 5_000
 FUTURE_RECORDS_MS = 3_600_000
 CERTIFICATE_WARNING_DAYS = 30
@@ -49,7 +50,7 @@ def reachability(seen: Examination) -> list[Finding]:
     answering = [broker for broker in seen.alive if broker.fault is None]
     if not found and answering:
         found.append(
-            _ok("reachability", f"{_each(answering)} at the address advertised: {_addresses(answering)}")
+            ok("reachability", f"{_each(answering)} at the address advertised: {_addresses(answering)}")
         )
     return found
 
@@ -74,16 +75,16 @@ def _unreachable(seen: Examination, broker: SeenBroker) -> Iterator[Finding]:
         elif "unknown host" in broker.fault:
             step = "advertise a name that clients can resolve (advertised.listeners), or add it to DNS"
         message = f"{name} advertises {broker.address}, where it cannot be reached: {broker.fault}"
-        yield _problem("reachability", message, step, name)
+        yield problem("reachability", message, step, name)
     elif broker.cluster_id not in (None, seen.cluster_id):
-        yield _problem(
+        yield problem(
             "reachability",
             f"{name} advertises {broker.address}, where another cluster answers ({broker.cluster_id})",
             "two clusters share an address: correct advertised.listeners of one of them",
             name,
         )
     elif not broker.itself:
-        yield _problem(
+        yield problem(
             "reachability",
             f"{name} advertises {broker.address}, where another broker answers",
             "two brokers advertise the same address: correct advertised.listeners of one of them",
@@ -107,7 +108,7 @@ def brokers(seen: Examination) -> list[Finding]:
     """No broker that holds replicas is dead."""
     dead = [broker for broker in seen.brokers if not broker.alive]
     if not dead:
-        return [_ok("brokers", f"{counted(len(seen.alive), 'broker')}, none known to be dead")]
+        return [ok("brokers", f"{counted(len(seen.alive), 'broker')}, none known to be dead")]
     found = []
     for broker in dead:
         held = sum(broker.id in partition.replicas for partition in seen.partitions)
@@ -128,7 +129,7 @@ def brokers(seen: Examination) -> list[Finding]:
                 f" {counted(held, 'replica')} should be there"
             )
             step = "its log says where its event loop stands; see to its disk and its memory, then restart it"
-        found.append(_problem("brokers", message, step, f"broker {broker.id}"))
+        found.append(problem("brokers", message, step, f"broker {broker.id}"))
     return found
 
 
@@ -136,14 +137,14 @@ def controller(seen: Examination) -> list[Finding]:
     """Somebody is the controller; Apache Kafka names any broker that forwards to it."""
     if seen.controller is None:
         return [
-            _problem(
+            problem(
                 "controller",
                 "the cluster has no controller: topics, settings and leaders cannot change",
                 "see that the coordination store (or the controllers' quorum) runs, and look at brokers'"
                 " logs",
             )
         ]
-    return [_ok("controller", f"broker {seen.controller} answers for the controller")]
+    return [ok("controller", f"broker {seen.controller} answers for the controller")]
 
 
 def partitions(seen: Examination) -> list[Finding]:
@@ -168,7 +169,7 @@ def partitions(seen: Examination) -> list[Finding]:
         missing = _named(awaited) if awaited else _missing(offline)
         names = [partition.name for partition in offline]
         found.append(
-            _problem(
+            problem(
                 "partitions",
                 f"{counted(len(offline), 'partition')} without a leader, neither read nor written:"
                 f" {some(names)}",
@@ -180,7 +181,7 @@ def partitions(seen: Examination) -> list[Finding]:
     if refusing:
         names = [partition.name for partition in refusing]
         found.append(
-            _problem(
+            problem(
                 "partitions",
                 f"{counted(len(refusing), 'partition')} with fewer replicas in sync than min.insync.replicas,"
                 f" so that writes with acks=all are refused: {some(names)}",
@@ -191,7 +192,7 @@ def partitions(seen: Examination) -> list[Finding]:
     if behind:
         names = [partition.name for partition in behind]
         found.append(
-            _warning(
+            warning(
                 "partitions",
                 f"{counted(len(behind), 'partition')} with replicas that are not in sync: {some(names)}",
                 f"see why {_missing(behind)} are behind (dead, slow, cut off): tidelog cluster status",
@@ -200,7 +201,7 @@ def partitions(seen: Examination) -> list[Finding]:
         )
     if not found:
         found.append(
-            _ok(
+            ok(
                 "partitions",
                 f"{counted(len(seen.partitions), 'partition')}, all led and all replicas in sync",
             )
@@ -233,7 +234,7 @@ def leaders(seen: Examination) -> list[Finding]:
     ]
     if elsewhere:
         percent = 100 * len(elsewhere) / len(led)
-        make = _warning if percent > LEADER_IMBALANCE_PERCENT else _hint
+        make = warning if percent > LEADER_IMBALANCE_PERCENT else hint
         found.append(
             make(
                 "leaders",
@@ -252,25 +253,25 @@ def leaders(seen: Examination) -> list[Finding]:
     if heavy and len(led) >= LEADERS_WORTH_COMPARING and not elsewhere:
         shares = ", ".join(f"broker {broker} leads {counts[broker]}" for broker in sorted(counts))
         found.append(
-            _hint(
+            hint(
                 "leaders",
                 f"leaders are spread unevenly: {shares}",
                 "tidelog cluster reassign --all-topics shows a balanced plan",
                 *(f"broker {broker}" for broker in heavy),
             )
         )
-    return found or [_ok("leaders", "leaders are on their preferred replicas and spread evenly")]
+    return found or [ok("leaders", "leaders are on their preferred replicas and spread evenly")]
 
 
 def replication(seen: Examination) -> list[Finding]:
     """Topics survive the loss of a broker, and can still be written then."""
     own = [topic for topic in seen.topics if not topic.internal and topic.partitions]
     if not own:
-        return [_ok("replication", "there are no topics yet")]
+        return [ok("replication", "there are no topics yet")]
     found: list[Finding] = []
     if len(seen.brokers) == 1:
         found.append(
-            _hint(
+            hint(
                 "replication",
                 "there is one broker: nothing is served while it is away, and its disk is the only copy",
                 "right for development; for more run three: tidelog up --brokers 3",
@@ -280,7 +281,7 @@ def replication(seen: Examination) -> list[Finding]:
         found += _too_few_replicas(seen, own)
     found += _min_insync(own, seen)
     if not found:
-        found.append(_ok("replication", f"{counted(len(own), 'topic')} with enough replicas"))
+        found.append(ok("replication", f"{counted(len(own), 'topic')} with enough replicas"))
     return found
 
 
@@ -292,7 +293,7 @@ def _too_few_replicas(seen: Examination, own: list[SeenTopic]) -> list[Finding]:
     found = []
     if single:
         found.append(
-            _warning(
+            warning(
                 "replication",
                 f"{counted(len(single), 'topic')} with one replica, lost with its broker: {some(single)}",
                 step,
@@ -301,7 +302,7 @@ def _too_few_replicas(seen: Examination, own: list[SeenTopic]) -> list[Finding]:
         )
     if few:
         message = f"{counted(len(few), 'topic')} with fewer than {wanted} replicas: {some(few)}"
-        found.append(_hint("replication", message, step, *few))
+        found.append(hint("replication", message, step, *few))
     return found
 
 
@@ -321,7 +322,7 @@ def _min_insync(own: list[SeenTopic], seen: Examination) -> list[Finding]:
     found = []
     if impossible:
         found.append(
-            _problem(
+            problem(
                 "replication",
                 "min.insync.replicas is larger than the number of replicas, so that no write with acks=all"
                 " can"
@@ -332,7 +333,7 @@ def _min_insync(own: list[SeenTopic], seen: Examination) -> list[Finding]:
         )
     if brittle:
         found.append(
-            _warning(
+            warning(
                 "replication",
                 "min.insync.replicas equals the number of replicas, so that writes with acks=all stop as"
                 " soon as"
@@ -345,7 +346,7 @@ def _min_insync(own: list[SeenTopic], seen: Examination) -> list[Finding]:
         )
     if weak:
         found.append(
-            _hint(
+            hint(
                 "replication",
                 "min.insync.replicas is 1, so that acks=all may mean the leader alone, and its loss loses"
                 " what"
@@ -370,10 +371,10 @@ def internal_topics(seen: Examination) -> list[Finding]:
     few = [topic.name for topic in inner if topic.replication_factor < wanted]
     if not few:
         return [
-            _ok("internal-topics", f"{some([topic.name for topic in inner])} with {wanted} replicas or more")
+            ok("internal-topics", f"{some([topic.name for topic in inner])} with {wanted} replicas or more")
         ]
     return [
-        _warning(
+        warning(
             "internal-topics",
             f"internal topics with fewer than {wanted} replicas; groups and transactions stop with the broker"
             f" that has them: {some(few)}",
@@ -388,7 +389,7 @@ def groups(seen: Examination) -> list[Finding]:
     if not seen.groups:
         return []
     found = [finding for group in seen.groups for finding in _group(seen, group)]
-    return found or [_ok("groups", f"{counted(len(seen.groups), 'group')}, none behind or stuck")]
+    return found or [ok("groups", f"{counted(len(seen.groups), 'group')}, none behind or stuck")]
 
 
 def _group(seen: Examination, group: SeenGroup) -> Iterator[Finding]:
@@ -396,7 +397,7 @@ def _group(seen: Examination, group: SeenGroup) -> Iterator[Finding]:
     lost = sum(max(0, log.start - committed) for log, committed in _logs_of(seen, group))
     lag = sum(max(0, log.end - max(committed, log.start)) for log, committed in _logs_of(seen, group))
     if lost:
-        yield _warning(
+        yield warning(
             "groups",
             f"{name} did not read {counted(lost, 'record')} before retention deleted them",
             "give its topics a longer retention.ms, and see why the group is slow",
@@ -404,7 +405,7 @@ def _group(seen: Examination, group: SeenGroup) -> Iterator[Finding]:
         )
     if group.state in REBALANCING:
         if group.state_later in REBALANCING:
-            yield _problem(
+            yield problem(
                 "groups",
                 f"{name} is rebalancing ({group.state}) and still was after {seen.watched_seconds:.0f} s:"
                 " nobody"
@@ -417,7 +418,7 @@ def _group(seen: Examination, group: SeenGroup) -> Iterator[Finding]:
         yield from _busy(seen, group, lag)
     elif lag and group.kind != "share":
         big = lag >= LAG_BIG_RECORDS
-        make = _warning if big else _hint
+        make = warning if big else hint
         yield make(
             "groups",
             f"{name} has no members, and {counted(lag, 'record')} wait for it",
@@ -433,7 +434,7 @@ def _busy(seen: Examination, group: SeenGroup, lag: int) -> Iterator[Finding]:
         for partition, offset in _every_commit(group).items()
     )
     if still:
-        yield _warning(
+        yield warning(
             "groups",
             f"group {group.id} has {counted(group.members, 'member')} but committed nothing in"
             f" {seen.watched_seconds:.0f} s, while {counted(lag, 'record')} wait",
@@ -441,7 +442,7 @@ def _busy(seen: Examination, group: SeenGroup, lag: int) -> Iterator[Finding]:
             group.id,
         )
     elif lag >= LAG_BIG_RECORDS:
-        yield _hint(
+        yield hint(
             "groups",
             f"group {group.id} moves, but is {counted(lag, 'record')} behind",
             "add members (up to one for each partition) or make them faster",
@@ -476,7 +477,7 @@ def transactions(seen: Examination) -> list[Finding]:
         log = seen.logs.get((hanging.topic, hanging.partition))
         held = f", {counted(log.end - hanging.start_offset, 'record')}" if log is not None else ""
         found.append(
-            _problem(
+            problem(
                 "transactions",
                 f"a transaction of producer {hanging.producer_id} hangs in {place}: no coordinator knows"
                 " it, and"
@@ -490,7 +491,7 @@ def transactions(seen: Examination) -> list[Finding]:
         age_ms = seen.now_ms - transaction.start_ms if transaction.start_ms is not None else 0
         if age_ms > transaction.timeout_ms + TRANSACTION_MARGIN_MS:
             found.append(
-                _warning(
+                warning(
                     "transactions",
                     f"transaction {transaction.transactional_id} is {transaction.state} for"
                     f" {age_ms // 1000} s,"
@@ -500,59 +501,7 @@ def transactions(seen: Examination) -> list[Finding]:
                     transaction.transactional_id,
                 )
             )
-    return found or [
-        _ok("transactions", f"{counted(len(seen.transactions), 'transaction')} open, none hangs")
-    ]
-
-
-def disks(seen: Examination) -> list[Finding]:
-    """Every log dir is online and has room."""
-    found = []
-    alive = {broker.id for broker in seen.alive}
-    failed = [
-        f"{partition.name} on broker {broker}"
-        for partition in seen.partitions
-        for broker in partition.offline_replicas
-        if broker in alive
-    ]
-    if failed:
-        found.append(
-            _problem(
-                "disks",
-                f"{counted(len(failed), 'replica')} offline though the broker lives, so its disk failed:"
-                f" {some(failed)}",
-                "mend or replace the disk, then restart the broker; its replicas are copied again",
-                *failed,
-            )
-        )
-    for folder in seen.log_dirs:
-        name = f"{folder.path} of broker {folder.broker}"
-        if folder.error:
-            found.append(
-                _problem(
-                    "disks",
-                    f"{name} is offline: {folder.error}",
-                    "mend or replace the disk, then restart the broker; its replicas are copied again",
-                    name,
-                )
-            )
-        elif folder.total_bytes > 0:
-            percent = 100 * folder.usable_bytes / folder.total_bytes
-            if percent < DISK_WARNING_PERCENT:
-                make = _problem if percent < DISK_PROBLEM_PERCENT else _warning
-                found.append(
-                    make(
-                        "disks",
-                        f"{name} has {percent:.0f} % left ({bytes_text(folder.usable_bytes)} of"
-                        f" {bytes_text(folder.total_bytes)})",
-                        "shorten retention.ms or retention.bytes of the largest topics, or add disk: a broker"
-                        " without room stops taking records",
-                        name,
-                    )
-                )
-    if not found and not seen.log_dirs:
-        return []
-    return found or [_ok("disks", f"{counted(len(seen.log_dirs), 'log dir')}, online and with room")]
+    return found or [ok("transactions", f"{counted(len(seen.transactions), 'transaction')} open, none hangs")]
 
 
 def background(seen: Examination) -> list[Finding]:
@@ -563,7 +512,7 @@ def background(seen: Examination) -> list[Finding]:
         if job.failed_in_a_row:
             times = counted(job.failed_in_a_row, "time")
             found.append(
-                _problem(
+                problem(
                     "background",
                     f"{job.name} fails on broker {job.broker} ({times} in a row,"
                     f" for {job.seconds_since_last_run:.0f} s): {job.fault}",
@@ -577,7 +526,7 @@ def background(seen: Examination) -> list[Finding]:
             logs = [each for each in told.uncleanable if each.broker == broker]
             reason = logs[0].reason if logs else ""
             found.append(
-                _warning(
+                warning(
                     "background",
                     f"broker {broker} cannot compact {counted(count, 'log')}, and what is superseded stays:"
                     f" {some([each.partition for each in logs])} ({reason})",
@@ -589,7 +538,7 @@ def background(seen: Examination) -> list[Finding]:
     for broker, count in told.unexpected_errors.items():
         if count:
             found.append(
-                _warning(
+                warning(
                     "background",
                     f"broker {broker} met {counted(count, 'error')} in its own code that nobody expected",
                     "its log has the tracebacks; please report them",
@@ -598,7 +547,7 @@ def background(seen: Examination) -> list[Finding]:
             )
     if not told.jobs:
         return found
-    return found or [_ok("background", "compaction, retention and the other background jobs go well")]
+    return found or [ok("background", "compaction, retention and the other background jobs go well")]
 
 
 def clocks(seen: Examination) -> list[Finding]:
@@ -610,7 +559,7 @@ def clocks(seen: Examination) -> list[Finding]:
         if skew > CLOCK_SKEW_WARNING_MS:
             way = "ahead of" if told > after else "behind"
             found.append(
-                _warning(
+                warning(
                     "clocks",
                     f"the controller's clock is {skew / 1000:.0f} s {way} that of this machine",
                     "run a time service (chrony, systemd-timesyncd) on both",
@@ -623,7 +572,7 @@ def clocks(seen: Examination) -> list[Finding]:
     ]
     if future:
         found.append(
-            _warning(
+            warning(
                 "clocks",
                 f"records bear times in the future, which keeps retention from deleting them: {some(future)}",
                 "correct the clocks of the producers; message.timestamp.after.max.ms refuses such records",
@@ -631,7 +580,7 @@ def clocks(seen: Examination) -> list[Finding]:
             )
         )
     if not found and (seen.controller_clock_ms is not None or seen.logs):
-        found.append(_ok("clocks", "no clock is seen to be wrong"))
+        found.append(ok("clocks", "no clock is seen to be wrong"))
     return found
 
 
@@ -648,7 +597,7 @@ def versions(seen: Examination) -> list[Finding]:
     ]
     if ancient:
         found.append(
-            _warning(
+            warning(
                 "versions",
                 f"{some(ancient)} speaks the protocol of Kafka 0.10: no headers, idempotence or transactions",
                 "upgrade the broker",
@@ -659,7 +608,7 @@ def versions(seen: Examination) -> list[Finding]:
     older = [f"broker {number}" for number, apis in told.items() if apis != newest]
     if older:
         found.append(
-            _hint(
+            hint(
                 "versions",
                 f"brokers speak different versions of the protocol; {some(older)} is older than the others",
                 "finish the rolling upgrade",
@@ -669,7 +618,7 @@ def versions(seen: Examination) -> list[Finding]:
     if not found:
         fetch, produce = newest.get(FETCH, (0, 0)), newest.get(PRODUCE, (0, 0))
         text = f"Fetch {fetch[0]} to {fetch[1]}, Produce {produce[0]} to {produce[1]}"
-        found.append(_ok("versions", f"every broker speaks {text}; {len(newest)} APIs"))
+        found.append(ok("versions", f"every broker speaks {text}; {len(newest)} APIs"))
     return found
 
 
@@ -684,7 +633,7 @@ def settings(seen: Examination) -> list[Finding]:
         if len(values) > 1:
             each = ", ".join(f"broker {broker.id}: {broker.configs.get(name)}" for broker in told)
             found.append(
-                _warning(
+                warning(
                     "settings",
                     f"{name} differs between brokers ({each}), so that it matters which one creates or leads",
                     "give all brokers the same value in their configuration, or set it for the whole cluster",
@@ -696,7 +645,7 @@ def settings(seen: Examination) -> list[Finding]:
     ]
     if unclean:
         found.append(
-            _warning(
+            warning(
                 "settings",
                 "unclean.leader.election.enable is on: a replica that was not in sync may lead, and"
                 " acknowledged"
@@ -705,7 +654,7 @@ def settings(seen: Examination) -> list[Finding]:
                 *unclean,
             )
         )
-    return found or [_ok("settings", "brokers agree on the settings that they should share")]
+    return found or [ok("settings", "brokers agree on the settings that they should share")]
 
 
 SHARED_SETTINGS = (
@@ -730,7 +679,7 @@ def certificates(seen: Examination) -> list[Finding]:
         assert broker.certificate_expires_at is not None
         days = (broker.certificate_expires_at - seen.now_ms / 1000) / DAY_SECONDS
         if days < CERTIFICATE_WARNING_DAYS:
-            make = _problem if days < CERTIFICATE_PROBLEM_DAYS else _warning
+            make = problem if days < CERTIFICATE_PROBLEM_DAYS else warning
             state = f"ends in {days:.0f} days" if days >= 0 else f"ended {-days:.0f} days ago"
             found.append(
                 make(
@@ -744,14 +693,14 @@ def certificates(seen: Examination) -> list[Finding]:
     if not found and told:
         first = min(broker.certificate_expires_at or 0.0 for broker in told)
         days = (first - seen.now_ms / 1000) / DAY_SECONDS
-        found.append(_ok("certificates", f"certificates are good for {days:.0f} days or more"))
+        found.append(ok("certificates", f"certificates are good for {days:.0f} days or more"))
     return found
 
 
 def unseen(seen: Examination) -> list[Finding]:
     """What was not asked, so that nobody takes silence for health."""
     return [
-        _hint("not seen", text, "with the rights of an administrator, or a newer broker, more can be seen")
+        hint("not seen", text, "with the rights of an administrator, or a newer broker, more can be seen")
         for text in seen.unseen
     ]
 
@@ -769,6 +718,7 @@ CHECKS: tuple[Check, ...] = (
     groups,
     transactions,
     disks,
+    cuts,
     background,
     clocks,
     versions,
@@ -780,19 +730,3 @@ CHECKS: tuple[Check, ...] = (
 def diagnose(seen: Examination) -> list[Finding]:
     """Everything that the checks say, in their order."""
     return [finding for check in CHECKS for finding in check(seen)]
-
-
-def _ok(check: str, message: str) -> Finding:
-    return Finding(check, Severity.OK, message)
-
-
-def _hint(check: str, message: str, next_step: str, *subjects: str) -> Finding:
-    return Finding(check, Severity.HINT, message, next_step, subjects)
-
-
-def _warning(check: str, message: str, next_step: str, *subjects: str) -> Finding:
-    return Finding(check, Severity.WARNING, message, next_step, subjects)
-
-
-def _problem(check: str, message: str, next_step: str, *subjects: str) -> Finding:
-    return Finding(check, Severity.PROBLEM, message, next_step, subjects)

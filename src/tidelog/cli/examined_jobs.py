@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidelog.cli.broker_links import BrokerLinks
-from tidelog.cli.diagnosis import SeenBroker, SeenJob, SeenJobs, SeenUncleanable
+from tidelog.cli.diagnosis import SeenBroker, SeenJob, SeenJobs, SeenRefusedCut, SeenUncleanable
 from tidelog.client.faults import ClientFault
 from tidelog.protocol.apis import DESCRIBE_BACKGROUND_JOBS
 
@@ -23,6 +23,8 @@ def ask_for_jobs(brokers: BrokerLinks, seen: Iterable[SeenBroker]) -> SeenJobs:
     uncleanable: list[SeenUncleanable] = []
     counts: dict[int, int] = {}
     unexpected: dict[int, int] = {}
+    offline: dict[tuple[int, str], str] = {}
+    cuts: list[SeenRefusedCut] = []
     for broker in seen:
         if broker.id not in brokers.links or SETTING_OF_TIDELOG not in broker.configs:
             continue
@@ -45,7 +47,19 @@ def ask_for_jobs(brokers: BrokerLinks, seen: Iterable[SeenBroker]) -> SeenJobs:
         ]
         counts[broker.id] = int(told["uncleanable_count"])
         unexpected[broker.id] = int(told["unexpected_errors"])
-    return SeenJobs(tuple(jobs), tuple(uncleanable), counts, unexpected)
+        for row in told.get("offline_directories", ()):
+            offline[broker.id, str(row["path"])] = str(row["reason"])
+        cuts += [
+            SeenRefusedCut(
+                broker.id,
+                str(row["partition"]),
+                int(row["leader"]),
+                int(row["offset"]),
+                int(row["high_watermark"]),
+            )
+            for row in told.get("refused_cuts", ())
+        ]
+    return SeenJobs(tuple(jobs), tuple(uncleanable), counts, unexpected, offline, tuple(cuts))
 
 
 def _ask(brokers: BrokerLinks, broker: int) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from tidelog.cli.diagnosis import (
     SeenLogDir,
     SeenOpenProducer,
     SeenPartition,
+    SeenRefusedCut,
     SeenTopic,
     SeenTransaction,
     SeenUncleanable,
@@ -430,3 +431,17 @@ def test_errors_in_the_code_of_a_broker() -> None:
 
 def test_brokers_of_another_make_tell_nothing_of_their_jobs() -> None:
     assert said("background", healthy(background=SeenJobs())) == []
+
+
+def test_a_directory_that_is_offline_says_why() -> None:
+    told = SeenJobs(offline_directories={(1, "/data/y"): "it is empty, and the cluster knows of 3 replicas"})
+    seen = healthy(log_dirs=(SeenLogDir(1, "/data/y", "KAFKA_STORAGE_ERROR"),), background=told)
+    finding = only("disks", seen, Severity.PROBLEM)
+    assert "it is empty" in finding.message and "tidelog.lost.directories" in finding.next_step
+
+
+def test_a_follower_that_keeps_what_its_leader_lacks() -> None:
+    told = SeenJobs(refused_cuts=(SeenRefusedCut(2, "orders-3", 1, 0, 10),))
+    finding = only("cuts", healthy(background=told), Severity.PROBLEM)
+    assert "committed records 0 to 9" in finding.message and "stop broker 1" in finding.next_step
+    assert said("cuts", healthy()) == []
