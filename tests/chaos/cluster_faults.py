@@ -41,6 +41,8 @@ BROKER_HOST = "broker-{}"
 ZOOKEEPER_HOST = "zookeeper"
 ELECTION_NOT_NEEDED = 84
 DIVERGED_RECORDS = 40
+#: after this time a broker has imported what it needs, on a busy machine too
+IMPORTING_SECONDS = 10.0
 #: how long the probe may take to find another leader, on a busy machine
 LOOKING_SECONDS_MAX = 5.0
 
@@ -612,6 +614,9 @@ def hang_loop(scene: Scene, name: str) -> None:
         hung = scene.new_controller(name, -1)
     process_id = scene.cluster.process_id(hung)
     assert process_id is not None
+    # A broker that has just started still imports, and is not watched yet.
+    while time.time() - Path(f"/proc/{process_id}").stat().st_ctime < IMPORTING_SECONDS:
+        time.sleep(0.1)
     leads = scene.leader() == hung
     try:
         thread = StoppedThread(process_id)

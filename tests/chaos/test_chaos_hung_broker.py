@@ -28,6 +28,7 @@ ZOOKEEPER_SESSION_MS = 4_000
 #: for machines that do other things beside: asking who leads, connecting, the write itself
 SLACK_SECONDS = 1.0
 HEARD_SECONDS_MAX = 20.0
+STARTED_SECONDS_MAX = 60.0
 #: the probe gives up a write after so long and looks for the leader again
 WRITE_SECONDS_MAX = 0.3
 #: the broker that hangs, and the one whose disk does
@@ -110,6 +111,12 @@ def _start(
         created = client.ask("create_topics", 7, topics=[{**topic, "configs": []}], timeout=30_000)
         assert created.topics[0].error_code == 0, created
     cluster.wait_in_sync()
+    for number in cluster.broker_ids:
+        # A broker that still imports is not watched yet.
+        deadline = time.monotonic() + STARTED_SECONDS_MAX
+        while "costs this broker its session" not in cluster.log_text(number):
+            assert time.monotonic() < deadline, cluster.log_text(number)[-2000:]
+            time.sleep(0.02)
     hung = Hung(cluster, session_ms, disk, folder)
     stack.callback(hung.probe.stop, 10.0)
     hung.probe.start()

@@ -80,6 +80,7 @@ class Node:
         self._store_workers: WorkerThreads | None = None
         self._checkers: WorkerThreads | None = None
         self._watchdog: Watchdog | None = None
+        self._stopping = False
         self.metrics: MetricsEndpoint | None = None
 
     async def start(self) -> ReadyInfo:
@@ -135,7 +136,7 @@ class Node:
                     _factory(edge, listener.name, secured.get(listener.name)), sock=sock, backlog=backlog
                 )
             )
-        self._workers.run(Broker.warm, _ignore)
+        self._workers.run(Broker.warm, self._warmed)
         first = bound[0][0]
         endpoint = endpoints[first.name]
         host = "127.0.0.1" if endpoint.host in EVERYWHERE else endpoint.host
@@ -146,6 +147,19 @@ class Node:
             self.settings.log_dirs,
             "" if self.metrics is None else self.metrics.url,
         )
+
+    def _warmed(self, result: BaseException | None) -> None:
+        """The schemas of messages are there: from now on this broker lives as long as it makes progress.
+
+        Whoever needs one before that has the loop wait for its import, which is no hang, however long it
+        takes on a busy machine.
+        """
+        if isinstance(result, BaseException):
+            log.warning("importing the message schemas ahead of use failed: %s", result)
+        if self.broker is not None and not self._stopping:
+            liveness = self.broker.liveness
+            liveness.start()
+            log.info("a stall of more than %.1f s costs this broker its session", liveness.stall_ms / 1000)
 
     def _undo_start(self, bound: list[tuple[Listener, socket.socket]]) -> None:
         """Let go of whatever a start that failed had taken."""
@@ -164,7 +178,7 @@ class Node:
                 workers.close()
 
     def _watch(self, broker: Broker, workers: WorkerThreads) -> None:
-        """From now on this broker lives as long as it makes progress."""
+        """Make what watches over the progress of this broker; it begins when imports are over."""
         liveness = broker.liveness
         interval_seconds = liveness.stall_ms / DISK_CHECKS_PER_STALL / 1000
         checks = DiskChecks(
@@ -172,7 +186,6 @@ class Node:
         )
         checks.prepare()
         liveness.disks = checks
-        liveness.start()
         self._watchdog = Watchdog(liveness)
         self._watchdog.start()
 
@@ -206,6 +219,7 @@ class Node:
 
     async def stop(self) -> None:
         """Hand leadership over, take no more requests, finish what is under way, close the logs cleanly."""
+        self._stopping = True
         if self.metrics is not None:
             self.metrics.stopping = True
         if self.broker is not None:
@@ -247,11 +261,6 @@ def _count_unexpected(loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         broker.jobs.unexpected(context.get("exception"))
 
     loop.set_exception_handler(handle)
-
-
-def _ignore(result: BaseException | None) -> None:
-    if isinstance(result, BaseException):
-        log.warning("importing the message schemas ahead of use failed: %s", result)
 
 
 def _metrics_credentials(settings: BrokerSettings, host: str) -> "HttpCredentials | None":

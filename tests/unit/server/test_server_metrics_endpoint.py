@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 
 from prometheus_text import read, value
 
+from tidelog.broker.liveness import NEVER_NS
 from tidelog.broker.metric_families import FAMILIES
 from tidelog.broker.scrape import Scrape
 from tidelog.model.settings import BrokerSettings
@@ -101,6 +102,14 @@ class TestPages:
             "logs_open": False,
             "not_stopping": True,
         }
+
+    def test_a_broker_that_serves_is_watched(self, broker: BrokerThread) -> None:
+        assert broker.node is not None and broker.node.broker is not None
+        liveness = broker.node.broker.liveness
+        deadline = time.monotonic() + 60
+        while liveness.lease_end_ns == NEVER_NS:
+            assert time.monotonic() < deadline, "nobody looks whether the loop moves"
+            time.sleep(0.01)
 
     def test_events_after_a_number(self, client: http.client.HTTPConnection) -> None:
         page = json.loads(get(client, "/events")[2])
