@@ -281,14 +281,19 @@ class ClusterWorld(Cluster):
             self._kill(machine, how="in the dark, with luck" if node_id in keepers else "in the dark")
 
     def _keepers(self) -> set[int]:
-        """Machines of which every partition has one that has everything, as few as possible."""
-        kept: set[int] = {node_id for node_id, machine in self.machines.items() if machine.ended}
+        """Machines of which every partition has one that has everything, as few as possible.
+
+        One whose end is not noticed yet does not count: it may come back while the others still seem to be
+        there, and leaves the ISR to them.
+        """
+        kept: set[int] = set()
         for record in self.audit.partitions.values():
             holders = (*record.isr, *record.elr)
-            if not holders:
-                kept.update(record.last_known_elr)
-            elif kept.isdisjoint(holders):
-                kept.add(self.random.choice(holders))
+            counted = [holder for holder in holders if not self.machines[holder].ended]
+            if not counted:
+                kept.update(holders or record.last_known_elr)
+            elif kept.isdisjoint(counted):
+                kept.add(self.random.choice(counted))
         return kept
 
     def _in_blackout(self) -> bool:
