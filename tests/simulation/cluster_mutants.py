@@ -25,7 +25,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.metadata import PartitionRecord
 from tidelog.records.batch import read_header
 from tidelog.replication.leader import LeaderReplicas
-from tidelog.storage import log_directories
+from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import ProducerState
 
@@ -313,13 +313,7 @@ def _elr_is_ignored() -> list[Patch]:
 
 
 def _doubt_is_forgotten() -> list[Patch]:
-    def open_directory(*what: Any) -> Any:
-        directory = right(*what)
-        directory.kept_its_end = True
-        return directory
-
-    right = log_directories._open_directory
-    return [(log_directories, "_open_directory", open_directory)]
+    return [(LogDirectories, "kept_their_ends", property(lambda self: True))]
 
 
 def _leads_from_an_old_image() -> list[Patch]:
