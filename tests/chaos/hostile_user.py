@@ -32,6 +32,8 @@ from tidelog.protocol.primitives import PARTITIONS_MAX, STRING_BYTES_MAX
 METADATA_MS_MAX = 250
 KEPT_MIB_MAX = 32
 CONNECTIONS = 8
+#: after the connections are gone
+CALM_SECONDS_MAX = 5.0
 ELEMENTS_MAX = 50_000
 #: takes an engine for regular expressions as long as any of its length
 EXPRESSION = b"(x{0,99}){0,9}|" * 60
@@ -235,7 +237,7 @@ def attack(
             attacker.join(0.05)
             peak_bytes = max(peak_bytes, broker.resident_bytes())
     seconds = time.monotonic() - begun
-    time.sleep(0.2)
+    _await_calm(broker, before_bytes + KEPT_MIB_MAX // 2 * MIB)
     seen = probe.seen()
     assert broker.running, f"the broker died:\n{broker.log_text()[-4000:]}"
     assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
@@ -250,6 +252,14 @@ def attack(
         sum(attacker.answered for attacker in attackers),
         sum(attacker.closed for attacker in attackers),
     )
+
+
+def _await_calm(broker: HostileBroker, enough_bytes: int) -> None:
+    """Give the broker the time that it takes to return memory."""
+    deadline = time.monotonic() + CALM_SECONDS_MAX
+    time.sleep(0.2)
+    while broker.resident_bytes() > enough_bytes and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def faults(outcome: Outcome) -> list[str]:

@@ -92,6 +92,14 @@ def test_a_new_connection_does_not_get_more(broker: BrokerThread, limited: WireC
     assert limited.fetch(topic, 0, 0).high_watermark == 3
 
 
+def timed(client: WireClient, frame: bytes) -> float:
+    """How long a request takes."""
+    client.send(frame)
+    begun = time.monotonic()
+    client.receive()
+    return time.monotonic() - begun
+
+
 def test_time_is_shared_by_connections(broker: BrokerThread, limited: WireClient) -> None:
     """One percent of the broker is one percent, over one connection or over many new ones."""
     fields = {
@@ -100,10 +108,8 @@ def test_time_is_shared_by_connections(broker: BrokerThread, limited: WireClient
         "include_topic_authorized_operations": False,
     }
     frame = request_frame("metadata", 12, 7, fields)
-    limited.send(frame)
-    begun = time.monotonic()
-    limited.receive()
-    each_seconds = time.monotonic() - begun
+    # The shortest of some: others may keep the machine busy, which the broker does not count.
+    each_seconds = min(timed(limited, frame) for _ in range(7))
     set_limit(limited, 1.0, "request_percentage")
     answers, begun = 0, time.monotonic()
     while time.monotonic() - begun < 2.0:

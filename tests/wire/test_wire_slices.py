@@ -11,7 +11,11 @@ import pytest
 from kafka_wire import WireClient, batch_of, fetch_frame, frame, produce_frame, request_frame
 
 from tidelog.protocol import slices as slices_module
+from tidelog.records.builder import build_batch
+from tidelog.records.compression import Codec
+from tidelog.records.record import Record
 from tidelog.server import connection as connection_module
+from tidelog.server.connection import Connection
 from tidelog.server.edge import Edge
 from tidelog.server.process import BrokerThread
 
@@ -32,9 +36,9 @@ def edge(broker: BrokerThread) -> Iterator[Edge]:
     assert edge is not None
     yield edge
     deadline = time.monotonic() + 10
-    while (edge.receive_bytes or edge._long_count or edge._later) and time.monotonic() < deadline:
+    while (edge.receive_bytes or len(edge.long_work)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (edge.receive_bytes, edge._long_count, len(edge._later)) == (0, 0, 0)
+    assert (edge.receive_bytes, len(edge.long_work)) == (0, 0)
 
 
 def open_stream(broker: BrokerThread) -> socket.socket:
@@ -125,6 +129,35 @@ def test_a_long_request_that_is_malformed_at_its_end_closes_its_connection(
             assert stream.recv(1) == b""
 
 
+@pytest.mark.usefixtures("short_slices")
+def test_a_long_request_whose_batch_is_checked_elsewhere_is_served_from_its_beginning(
+    broker: BrokerThread, edge: Edge, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pauses while it is read, then waits for a thread: the frame must still be there afterwards."""
+    offered: list[Connection] = []
+    offer_again = Connection._offer_again
+
+    def noted(self: Connection) -> None:
+        offered.append(self)
+        offer_again(self)
+
+    monkeypatch.setattr(Connection, "_offer_again", noted)
+    client.create_topic("checked", 130, **{"cleanup.policy": "compact"})
+    records = [Record(i, 1_700_000_000_000, b"key %d" % i, b"v" * 20, ()) for i in range(2_100)]
+    batch = bytes(build_batch(records, codec=Codec.GZIP))
+    partitions = b"".join(struct.pack(">ii", index, len(batch)) + batch for index in range(130))
+    body = struct.pack(">hhii", -1, -1, 30_000, 1) + struct.pack(">h", 7) + b"checked"
+    produce = frame(0, 7, 5, body + struct.pack(">i", 130) + partitions, flexible=False)
+    with open_stream(broker) as stream:
+        stream.sendall(produce + metadata(6, 10))
+        answer = receive(stream)
+        assert struct.unpack_from(">i", answer)[0] == 5
+        rows = [struct.unpack_from(">ihq", answer, 4 + 4 + 2 + 7 + 4 + 30 * index) for index in range(130)]
+        assert rows == [(index, 0, 0) for index in range(130)]
+        assert struct.unpack_from(">i", receive(stream))[0] == 6
+    assert offered
+
+
 def test_others_are_served_while_a_long_request_is(
     broker: BrokerThread, edge: Edge, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,10 +165,10 @@ def test_others_are_served_while_a_long_request_is(
     monkeypatch.setattr(slices_module, "SLICE_NS", 100_000)
     with open_stream(broker) as stream:
         stream.sendall(metadata(7, 40_000, 6))
-        while not edge._long_count:
+        while not len(edge.long_work):
             time.sleep(0.0005)
         rounds = 0
-        while edge._long_count:
+        while len(edge.long_work):
             assert client.ask("metadata", 12, topics=[]).brokers
             rounds += 1
         assert struct.unpack_from(">i", receive(stream))[0] == 7

@@ -141,12 +141,16 @@ class Slices:
 
     def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call; returns what it returns, or an `Unfinished` if that takes longer than a slice."""
+        return self.prepare(call, *arguments).resume()
+
+    def prepare(self, call: Callable[..., Any], *arguments: Any) -> Unfinished:
+        """A call that begins when it is resumed."""
         if self._idle:
             stack = self._idle.pop()
         else:
             stack = greenlet(_work)
             stack.switch()
-        return Unfinished(self, stack, partial(call, *arguments)).resume()
+        return Unfinished(self, stack, partial(call, *arguments))
 
     def give_back(self, stack: greenlet) -> None:
         """Keep a stack whose call is over."""

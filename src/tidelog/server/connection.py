@@ -8,8 +8,7 @@ Answering. Requests of a connection are served in order, and answers leave in or
 waits behind a parked one.
 
 Fairness. A request that takes long is served in slices (`protocol/slices.py`), and many requests at once in
-turns of `TURN_NS`; nothing more is read from the connection meanwhile, and `Edge.go_on_later` lets the others
-go first.
+turns of `TURN_NS`; nothing more is read from the connection meanwhile. `LongWork` says who goes on when.
 """
 
 import asyncio
@@ -45,15 +44,10 @@ BULK_FRAMES = 6
 ROOM_BYTES_MIN = 64 << 10
 #: larger frames of Produce and Fetch, and all others, may be served in slices
 SLICED_FRAME_BYTES_MIN = 4 << 10
-#: larger frames, but for Produce and Fetch, wait while two requests are served in slices
-LONG_FRAME_BYTES_MIN = 16 << 10
 #: how long one connection is served before the others are
 TURN_NS = 4_000_000
 #: answers kept in memory for a client that does not read; ranges of files do not count
 QUEUED_ANSWER_BYTES_MAX = 256 << 10
-
-#: what stands for the answer to a frame that has to wait
-_NOT_YET = object()
 
 
 def _capacity_for(frame_bytes: int) -> int:
@@ -79,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         "_deferred",
         "_end",
         "_held_bytes",
+        "_long_frame",
         "_muted_count",
         "_output",
         "_paused",
@@ -112,8 +107,9 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_count = 0
         #: the request that is served in slices, and the receive memory that it holds
         self._unfinished: Unfinished | None = None
+        self._long_frame: memoryview | None = None
         self._held_bytes = 0
-        #: if its next requests wait for others' to be served: who calls when that is so
+        #: if its next requests wait for something: who calls when that is over
         self._deferred: Callable[[Callable[[], None]], None] | None = None
 
     # -- life
@@ -272,15 +268,14 @@ class Connection(asyncio.BufferedProtocol):
                     answer = dispatcher.handle_again(context, view, start + 4, stop)
                 if answer is None:
                     answer = self._handle(view[start + 4 : stop], size)
-                    if answer is _NOT_YET or answer is HELD:
-                        if context.wait_for is not None:
-                            self._deferred, context.wait_for = context.wait_for, None
-                        break  # it stays where it is until others are done, or the peer has waited
+                    if answer is HELD:
+                        self._deferred, context.wait_for = context.wait_for, None
+                        break  # it stays where it is until something is done, or the peer has waited
                     if type(answer) is Unfinished:
-                        self._set_aside(answer, view, stop)
+                        self._set_aside(answer, view, start, stop)
                         return False
                     if end - stop >= 4 and perf_counter_ns() - self.edge.requests.began_ns > TURN_NS:
-                        self._deferred, stopped_early = self.edge.go_on_later, True
+                        self._deferred, stopped_early = self.edge.long_work.take_turn, True
                 start = stop
                 if type(answer) is bytes and not self._pending:
                     answers.append(answer)
@@ -308,13 +303,10 @@ class Connection(asyncio.BufferedProtocol):
         return stopped_early
 
     def _handle(self, frame: memoryview, size: int) -> Any:
-        """Serve one frame the long way: its answer, an `Unfinished`, or `_NOT_YET`."""
+        """Serve one frame the long way: its answer, or an `Unfinished`."""
         edge = self.edge
         if size <= SLICED_FRAME_BYTES_MIN and frame[1] <= FETCH and not frame[0]:
             return edge.dispatcher.handle(self.context, frame)
-        if size > LONG_FRAME_BYTES_MIN and not edge.may_begin_long and (frame[1] > FETCH or frame[0]):
-            self._deferred = edge.wait_for_long
-            return _NOT_YET
         return edge.slices.run(edge.dispatcher.handle, self.context, frame)
 
     def _keep_rest(self, view: memoryview, frame_size: int) -> None:
@@ -372,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop_private(self) -> None:
         if self._private is not None:
-            self.edge.receive_bytes -= len(self._private)
+            self.edge.release(len(self._private))
             self._private = None
 
     def release_idle_buffer(self) -> None:
@@ -382,12 +374,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- long requests
 
-    def _set_aside(self, unfinished: Unfinished, view: memoryview, stop: int) -> None:
+    def _set_aside(self, unfinished: Unfinished, view: memoryview, start: int, stop: int) -> None:
         """A request takes long: the buffer is its own from now on, what comes after it goes into another."""
         edge = self.edge
         unfinished.began_ns = edge.requests.began_ns
         self._unfinished = unfinished
-        edge.long_begins()
+        self._long_frame = view[start + 4 : stop]
         if self._private is None:
             edge.keep_shared_buffer()
             self._held_bytes = len(view)
@@ -397,22 +389,21 @@ class Connection(asyncio.BufferedProtocol):
             self._private = None
         rest = view[stop : self._end]
         self._start = self._end = 0
-        edge.go_on_later(self._continue)
+        edge.long_work.add(self._continue)
         if rest:
             self._take_private(rest, _bytes_wanted(rest, 0, len(rest)) - 4)
 
     def _let_go(self) -> None:
         """The long request is over, one way or the other."""
-        self._unfinished = None
-        self.edge.receive_bytes -= self._held_bytes
+        self._unfinished = self._long_frame = None
+        self.edge.release(self._held_bytes)
         self._held_bytes = 0
-        self.edge.long_ends()
 
-    def _continue(self) -> None:
-        """Serve another slice of the long request."""
+    def _continue(self) -> bool:
+        """Serve another slice of the long request; whether it is over."""
         unfinished, transport, edge = self._unfinished, self._transport, self.edge
         if unfinished is None or transport is None or transport.is_closing():
-            return
+            return True
         edge.requests.began_ns = unfinished.began_ns
         edge.broker.turn_ms = (perf_counter_ns() + edge.epoch_ns) // 1_000_000
         served = False
@@ -423,14 +414,19 @@ class Connection(asyncio.BufferedProtocol):
             self._let_go()
             self._end_turn()
             self.close(str(refusal))
-            return
+            return True
         finally:
             if not served:
                 self.close()
         if answer is unfinished:
-            edge.go_on_later(self._continue)
             self._end_turn()
-            return
+            return False
+        if answer is HELD:
+            wait, self.context.wait_for = self.context.wait_for, None
+            assert wait is not None, "quotas hold a request before it is read"
+            wait(self._offer_again)
+            self._end_turn()
+            return True
         self._let_go()
         if answer is not None:
             self._queue_answer(answer)
@@ -439,9 +435,19 @@ class Connection(asyncio.BufferedProtocol):
         if self.context.throttle_ms:
             self._mute()
         self._resume()
+        return True
+
+    def _offer_again(self) -> None:
+        """What the long request waited for is over: serve it from its beginning."""
+        before, frame, edge = self._unfinished, self._long_frame, self.edge
+        if before is None or frame is None:
+            return  # the connection is gone
+        self._unfinished = again = edge.slices.prepare(edge.dispatcher.handle, self.context, frame)
+        again.began_ns = before.began_ns
+        edge.long_work.add(self._continue)
 
     def _take_turn(self) -> None:
-        """The others have been served: go on with the requests that are here."""
+        """What was waited for is over: go on with the requests that are here."""
         self._deferred = None
         self._resume()
 

@@ -8,8 +8,7 @@ unlimited); a connection that would need more is closed, and the client retries.
 import asyncio
 import logging
 import re
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
@@ -18,7 +17,9 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher
 from tidelog.model.ports import Clock
 from tidelog.protocol.slices import Slices
+from tidelog.server import allocator
 from tidelog.server.connection_limits import ConnectionLimits
+from tidelog.server.long_work import LongWork
 
 if TYPE_CHECKING:
     from tidelog.security.listeners import ListenerSecurity
@@ -31,8 +32,6 @@ SHARED_BUFFER_BYTES = 128 << 10
 #: what TLS connections receive at a time: large frames come in fewer turns, each of a millisecond
 ENCRYPTED_BUFFER_BYTES = 512 << 10
 RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
-#: large requests that are read and answered in slices at the same time
-LONG_AT_ONCE_MAX = 2
 TICK_SECONDS = 1.0
 BUFFER_IDLE_MS = 5_000
 REPORTS_REMEMBERED_MAX = 1_000
@@ -56,15 +55,12 @@ class Edge:
         self.reported_count = 0
         self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.slices = Slices()
-        #: what goes on later, one after the other, with everything else that is ready in between
-        self._later: deque[Callable[[], None]] = deque()
-        #: requests that are served in slices, and what waits until there are fewer
-        self._long_count = 0
-        self._long_waiting: deque[Callable[[], None]] = deque()
+        self.long_work = LongWork(loop)
         self.frame_bytes_max = settings.get_int("socket.request.max.bytes")
         self.in_flight_max = settings.get_int("tidelog.connection.requests.max")
         self.connections: set[Connection] = set()
         self.receive_bytes = 0
+        self._released_bytes = 0
         #: what makes wall-clock time of the performance counter: turns read one clock for both
         self.epoch_ns = 0
         #: coarse monotonic time, good enough to notice idle connections
@@ -123,46 +119,6 @@ class Edge:
         client_id = (context.client_id or "")[:CLIENT_ID_SHOWN_MAX]
         log.warning("closed the connection of %s (client id %r): %s", context.host, client_id, reason)
 
-    # -- long work
-
-    def go_on_later(self, work: Callable[[], None]) -> None:
-        """Have a slice of long work done after what is ready now; one slice in each turn of the loop.
-
-        Whatever the number of those who ask for much, the others wait for one slice.
-        """
-        self._later.append(work)
-        if len(self._later) == 1:
-            self.loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        work = self._later[0]
-        try:
-            work()
-        finally:
-            self._later.popleft()
-            if self._later:
-                self.loop.call_soon(self._go_on)
-
-    @property
-    def may_begin_long(self) -> bool:
-        """Whether another large request may be read; each may become a hundred times its size."""
-        return self._long_count < LONG_AT_ONCE_MAX
-
-    def wait_for_long(self, work: Callable[[], None]) -> None:
-        """Have something done when one of the long requests is over."""
-        self._long_waiting.append(work)
-
-    def long_begins(self) -> None:
-        """A request is served in slices from now on."""
-        self._long_count += 1
-
-    def long_ends(self) -> None:
-        """A request that was served in slices is over."""
-        self._long_count -= 1
-        # All of them: some may be gone, and those for whom there is no room will wait again.
-        while self._long_waiting:
-            self.go_on_later(self._long_waiting.popleft())
-
     def keep_shared_buffer(self) -> None:
         """Somebody still reads what is in the shared buffer: the others receive into another one."""
         self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
@@ -175,6 +131,11 @@ class Edge:
                 "(queued.max.request.bytes)"
             )
         self.receive_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Count receive memory out that is not used any more."""
+        self.receive_bytes -= size_bytes
+        self._released_bytes += size_bytes
 
     # -- time
 
@@ -200,6 +161,9 @@ class Edge:
     def _tick(self) -> None:
         """Once a second: close idle connections, free buffers nobody fills, look at certificates."""
         # First of all: whatever goes wrong in one tick, there is a next.
+        if self._released_bytes >= allocator.TRIMMED_AFTER_BYTES:
+            self._released_bytes = 0
+            self.broker.background.run(allocator.trim, lambda outcome: None)
         self._tick_handle = self.loop.call_later(TICK_SECONDS, self._tick)
         self.monotonic_ms = now_ms = self.clock.monotonic_ms()
         self.epoch_ns = time_ns() - perf_counter_ns()

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from tidelog.model.settings import BrokerSettings
+from tidelog.server import allocator
 from tidelog.server.node import ListenError, Node, NotRegistered, ReadyInfo
 
 __all__ = ["BrokerThread", "ListenError", "NotRegistered", "ReadyInfo", "serve"]
@@ -45,6 +46,8 @@ def spare_the_collector() -> None:
 
 def serve(settings: BrokerSettings, *, on_ready: Callable[[ReadyInfo], None]) -> int:
     """Run a broker until it is told to stop; return the exit code."""
+
+    allocator.settle()
 
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         stopping = asyncio.Event()
