@@ -87,6 +87,8 @@ class Broker:
     metadata: Metadata
     housekeeping: Housekeeping
     producer_ids: ProducerIds
+    #: called when the session was given up for want of progress
+    on_lapsed: Callable[[], None] = staticmethod(lambda: None)
     _was_registered = False
 
     def __init__(
@@ -220,7 +222,7 @@ class Broker:
         self.metadata.on_fenced = self._fenced
         self.metadata.on_registered = self._registered
         self.metadata.may_enter = lambda: self.liveness.disk_answers
-        self.liveness.on_lapse = self.metadata.lapse
+        self.liveness.on_lapse = self._lapse
         self.liveness.end_session = self.metadata.end_session
         image = self.metadata.load()
         self.log_directories = LogDirectories.open(
@@ -298,6 +300,11 @@ class Broker:
         if first:
             self.placements.start()
             self.log_moves.resume()
+
+    def _lapse(self, cause: str) -> None:
+        """No progress for too long: give up the session and the roles, and have all connections closed."""
+        self.metadata.lapse(cause)
+        self.on_lapsed()
 
     def _fenced(self) -> None:
         """The session is over: whatever the image says, others may lead what this broker led."""

@@ -195,7 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         edge.requests.began_ns = began_ns = perf_counter_ns()
         edge.broker.turn_ms = (began_ns + edge.epoch_ns) // 1_000_000
         if began_ns > edge.liveness.lease_end_ns:
-            edge.liveness.overdue()
+            edge.liveness.overdue()  # which lets all connections go, this one too
+            return
         self._end += nbytes
         view = self._private
         if view is None:

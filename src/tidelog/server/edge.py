@@ -75,6 +75,7 @@ class Edge:
         self._reported: set[tuple[str, str]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._tick_handle: asyncio.TimerHandle | None = None
+        broker.on_lapsed = self._let_everybody_go
         broker.timers.on_earlier = self._arm
         self._arm()
         self._tick()
@@ -106,6 +107,15 @@ class Edge:
         if connection in self.connections:
             self.connections.discard(connection)
             self._limits.leave(connection.context.host, connection.context.listener_name)
+
+    def _let_everybody_go(self) -> None:
+        """Others lead now what this broker led: a connection that ends has its client look for them.
+
+        As after a crash. Not every client looks again because it is told so: librdkafka waits for the
+        connection of a coordinator that left the metadata until some connection of it goes up or down.
+        """
+        for connection in list(self.connections):
+            connection.finish()
 
     def report(self, context: ConnectionContext, reason: str) -> None:
         """Log why a connection was refused or closed, once per reason and address."""
