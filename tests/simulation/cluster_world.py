@@ -33,6 +33,7 @@ from cluster_checks import AuditedStore, Broken, Checker, must
 from cluster_clients import Producer, Reader
 from cluster_machines import Cluster, Machine
 
+from tidelog.broker.election import live_key
 from tidelog.controller.commands import (
     AllocateProducerIds,
     AlterReassignments,
@@ -459,11 +460,13 @@ class ClusterWorld(Cluster):
 
     def _must_lapse(self, machine: Machine) -> None:
         """A broker whose loop hangs must be without a session when its timeout has passed."""
-        store, began_ms = machine.store, self.now_ms
+        began_ms = self.now_ms
 
         def look() -> None:
             if machine.hung and not machine.ended and machine.stopped_ms == began_ms:
-                kept = store is not None and not store.expired and not machine.store_cut
+                # A session that was opened and that the loop has not heard of yet says nothing to anybody.
+                alive = {entry.key for entry in self.store.entries()}
+                kept = live_key(machine.node_id) in alive and not machine.store_cut
                 must(not kept, f"the loop of broker {machine.node_id} hangs, and its session is kept")
 
         self.events.at(self.now_ms + SESSION_MS, None, look)
