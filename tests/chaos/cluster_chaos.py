@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import network
+from broker_directories import log_dirs
 from broker_process import free_port
 from cluster_faults import FAULTS, WHOLE_SECONDS_MAX, ZOOKEEPER_HOST, Scene, small_disk
 from cluster_workload import (
@@ -50,6 +51,7 @@ from power_cut import Boots
 from replica_logs import differences
 from transaction_worker import INPUT, OUTPUT
 
+from tidelog.server import local_cluster
 from tidelog.server.cluster_view import NoView
 from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.cluster import BrokerNotStarted, RunningCluster
@@ -129,6 +131,9 @@ class Run:
         options = self.options
         settings_of: dict[int, dict[str, str]] = {n: {} for n in range(1, 5)}
         prefix = None
+        for number, own in settings_of.items():
+            data = local_cluster.data_folder(self.folder / "data", number)
+            own["log.dirs"] = ",".join(map(str, log_dirs(data)))
         if self.network is not None:
             addresses = self.network.addresses
             for number, own in settings_of.items():

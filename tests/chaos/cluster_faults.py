@@ -8,6 +8,7 @@ what it alone can check (metadata kept, tail cut off, leaders back). `FAULTS` is
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -17,6 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from broker_directories import (
+    META_PROPERTIES,
+    directory_id,
+    log_dirs,
+    replica_folder,
+    second_folder,
+    set_log_dirs,
+)
 from cluster_workload import PARTITIONS, Copier, Probe
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -329,9 +338,85 @@ def wipe(scene: Scene, name: str) -> None:
     since = scene.strike(name)
     scene.cluster.kill(victim)
     scene.cluster.wipe(victim)
+    shutil.rmtree(second_folder(scene.cluster.data_directory_of(victim)), ignore_errors=True)
     scene.heard(name, since)
     scene.start(name, victim)
     scene.whole(name)
+
+
+def lose_directory(scene: Scene, name: str) -> None:
+    """All are killed; an empty directory stands in the place of one; its broker starts first.
+
+    It must not lead what was in there. Then the directory is found again, or is given up and filled again.
+    """
+    scene.whole(name)
+    victim = scene.random.choice(scene.cluster.broker_ids)
+    directories = log_dirs(scene.cluster.data_directory_of(victim))
+    lost = directories[1]
+    if scene.random.random() < 0.5 and not _is_mounted(scene, victim):
+        lost = directories[0]
+    since = scene.strike(name)
+    scene.cluster.kill()
+    aside, lost_id = lost.with_name(f"{lost.name}-aside"), directory_id(lost)
+    lost.rename(aside)
+    lost.mkdir()
+    scene.random.shuffle(directories)
+    set_log_dirs(scene.cluster, victim, directories)
+    scene.start(name, victim)
+    scene.hold(0.0, 2.0)
+    scene.start(name)
+    scene.heard(name, since)
+    if (lost / META_PROPERTIES).exists():
+        raise Violation(f"{name}: an empty directory was taken into use")
+    scene.cluster.kill(victim)
+    if scene.random.random() < 0.5:
+        shutil.rmtree(lost)
+        aside.rename(lost)
+        set_log_dirs(scene.cluster, victim, directories)
+        scene.counts[f"{name}: found again"] += 1
+    else:
+        shutil.rmtree(aside)
+        set_log_dirs(scene.cluster, victim, directories, lost_id)
+        scene.counts[f"{name}: given up"] += 1
+    scene.start(name, victim)
+    scene.whole(name)
+    scene.check_topics(name)
+
+
+def swap_directories(scene: Scene, name: str) -> None:
+    """Two brokers are killed and get a directory of each other: neither starts before they are put back."""
+    scene.whole(name)
+    one, other = scene.random.sample(scene.cluster.broker_ids, 2)
+    folders = [second_folder(scene.cluster.data_directory_of(number)) for number in (one, other)]
+    since = scene.strike(name)
+    for number in (one, other):
+        scene.cluster.kill(number)
+
+    def swap() -> None:
+        aside = folders[0].with_name(f"{folders[0].name}-aside")
+        folders[0].rename(aside)
+        folders[1].rename(folders[0])
+        aside.rename(folders[1])
+
+    swap()
+    for number, owner in ((one, other), (other, one)):
+        try:
+            scene.cluster.start(number, known=False)
+        except BrokerNotStarted as refused:
+            if f"belongs to broker {owner}" not in str(refused):
+                raise Violation(f"{name}: {refused}") from refused
+        else:
+            raise Violation(f"{name}: broker {number} starts with a directory of broker {owner}")
+    swap()
+    for number in (one, other):
+        scene.start(name, number)
+    scene.quiet_seconds(name, since)
+    scene.whole(name)
+
+
+def _is_mounted(scene: Scene, broker_id: int) -> bool:
+    hanging = scene.hanging_disk is not None and scene.hanging_disk[0] == broker_id
+    return hanging or _on_small_disk(scene, broker_id)
 
 
 def _on_small_disk(scene: Scene, broker_id: int) -> bool:
@@ -353,7 +438,8 @@ def diverge(scene: Scene, name: str) -> None:
     finally:
         for follower in followers:
             scene.cluster.resume(follower)
-    folder = scene.cluster.data_directory_of(leader) / f"{INPUT}-{scene.probe.partition}"
+    data = scene.cluster.data_directory_of(leader)
+    folder = replica_folder(data, f"{INPUT}-{scene.probe.partition}")
     before = {batch.base_offset: batch for batch in stored_batches(folder)}
     scene.heard(name, since)
     scene.start(name, leader)
@@ -674,6 +760,8 @@ FAULTS: dict[str, Fault] = {
     "roll": Fault(roll),
     "lose-copier": Fault(lose_copier),
     "wipe": Fault(wipe),
+    "lose-directory": Fault(lose_directory, weight=2),
+    "swap-directories": Fault(swap_directories),
     "diverge": Fault(diverge, weight=2),
     "reassign": Fault(reassign),
     "preferred": Fault(preferred),

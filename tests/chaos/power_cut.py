@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from broker_directories import log_dirs, replica_folder
+
 from tidelog.broker.change_log import read_snapshot
 from tidelog.coordination.opening import open_store
 from tidelog.model.image import ClusterImage
@@ -81,12 +83,12 @@ def batches_of(folder: Path) -> list[Batch]:
 
 def recovery_points(data: Path) -> dict[Place, int]:
     """Up to where the logs of a broker are certainly on its disk."""
-    path = data / RECOVERY_POINT_CHECKPOINT
-    rows = path.read_text().splitlines()[2:] if path.exists() else []
     found = {}
-    for row in rows:
-        topic, partition, offset = row.split(" ")
-        found[topic, int(partition)] = int(offset)
+    for directory in log_dirs(data):
+        path = directory / RECOVERY_POINT_CHECKPOINT
+        for row in path.read_text().splitlines()[2:] if path.exists() else []:
+            topic, partition, offset = row.split(" ")
+            found[topic, int(partition)] = int(offset)
     return found
 
 
@@ -131,7 +133,7 @@ def cut_power(cluster: RunningCluster, boots: Boots, rand: random.Random) -> Map
             # Of the last known ELR anyone may have the longest log.
             keepers = {rand.choice(holders)} if holders else set(partition.last_known_elr)
             for broker_id in set(partition.replicas) - keepers:
-                folder = cluster.data_directory_of(broker_id) / f"{name}-{index}"
+                folder = replica_folder(cluster.data_directory_of(broker_id), f"{name}-{index}")
                 if not folder.is_dir():
                     continue
                 floor = flushed[broker_id].get((name, index), 0)

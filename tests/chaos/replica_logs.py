@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from broker_directories import replica_folder
+
 HEADER = struct.Struct(">qii")
 """Base offset, batch length, leader epoch."""
 OVERHEAD_BYTES = 12
@@ -43,9 +45,9 @@ def stored_batches(folder: Path) -> Iterator[StoredBatch]:
 def differences(folders: Mapping[int, Path], topic: str, partition: int) -> list[str]:
     """Where two replicas do not agree."""
     replicas = {
-        broker_id: {batch.base_offset: batch for batch in stored_batches(folder / f"{topic}-{partition}")}
+        broker_id: {batch.base_offset: batch for batch in stored_batches(replica)}
         for broker_id, folder in folders.items()
-        if (folder / f"{topic}-{partition}").is_dir()
+        if (replica := replica_folder(folder, f"{topic}-{partition}")).is_dir()
     }
     found: list[str] = []
     if not replicas:

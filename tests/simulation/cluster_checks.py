@@ -10,11 +10,13 @@ compares its replicas with the histories, as far as something changed since the 
 - every registered member of the ISR (as the store has it) has everything committed;
 - an idempotent producer's batches are committed in order, once each;
 - what acks=all acknowledged was committed when it was acknowledged, at the offset that was told;
+- what an ISR or ELR counts on is in the directory that the store names, there or away;
 - a broker that stood still for longer than its session acknowledges nothing, not with acks=1 either, before
   it has registered again.
 
 `AuditedStore` looks at every commit: fenced by the controller's epoch and made by the controller's session,
-epochs that grow, one leader for an epoch, leaders out of the ISR, an ISR among the replicas.
+epochs that grow, one leader for an epoch, leaders out of the ISR, an ISR among the replicas, leaders with a
+log directory that is online.
 """
 
 from collections.abc import Sequence
@@ -158,7 +160,18 @@ class AuditedStore(SimulatedCluster):
             for write in writes:
                 if isinstance(write, Write):
                     self._audit(write)
+            if before is not None:
+                self._audit_leaders()
         return outcome
+
+    def _audit_leaders(self) -> None:
+        """Nobody leads from a directory that its broker has not registered as online."""
+        for record in self.partitions.values():
+            broker = self.brokers.get(record.leader)
+            if broker is not None and broker.alive:
+                directory = record.directories[record.replicas.index(record.leader)]
+                online = directory in broker.directories
+                must(online, f"a partition is led from a directory that is away: {record}")
 
     def _audit(self, write: Write) -> None:
         kind, _, rest = write.key.partition("/")
@@ -318,7 +331,9 @@ class Checker:
         owner = history.leaders.setdefault(epoch, machine)
         must(owner is machine, f"{where}: leads epoch {epoch}, as {owner} did")
         log = partition.log
-        if seen.partition is partition and seen.leads and seen.epoch == epoch:
+        if seen.partition is partition and seen.log is not log:
+            must(seen.end <= log.log_end_offset, f"{where}: the log is shorter after a move")
+        elif seen.partition is partition and seen.leads and seen.epoch == epoch:
             must(
                 seen.watermark <= partition.high_watermark,
                 f"{where}: the leader's watermark goes back from {seen.watermark}",
@@ -360,6 +375,9 @@ class Checker:
             me = machine.broker.metadata._me
             if me is None or me.incarnation != registered.incarnation:
                 continue  # another life than the one that is in sync
+            directory = record.directories[record.replicas.index(node_id)]
+            if directory not in registered.directories or key in machine.broker.replication.offline:
+                continue  # what is counted on is in a directory that is away, or has failed
             partition = machine.broker.replica(*key)
             if partition is None or partition.topic_id != topic_id:
                 where = f"{history.name} on {node_id}"

@@ -222,11 +222,16 @@ class Producer(Client):
         """The broker expects another sequence than the next one.
 
         As in Kafka a snapshot of the producers has only the last batch of each, so a broker that began with
-        one does not recognise an older batch that it has. Anything else means that records were lost.
+        one does not recognise an older batch that it has. A leader that was replaced, and cannot know it yet
+        because the store is out of its reach, lacks what came since. Anything else means that records were
+        lost.
         """
         assert self.wire is not None
         target = self.wire.target
         partition = None if target.ended else target.broker.partition(self.topic, self.index)
+        record = self.world.audit.partitions.get((self.topic, self.index))
+        if record is not None and partition is not None and record.leader_epoch > partition.leader_epoch:
+            partition = None
         if partition is not None and not self.gone:
             known = partition.log.producers._producers.get(self.producer_id)
             last = known.batches[-1][1] if known is not None and known.batches else -1

@@ -303,6 +303,10 @@ class Machine:
         self.timer_ms: int | None = None
         self.held: list[tuple[Call, bool]] = []
         self.registered: list[Refused | None] = []
+        self.log_dirs = ["/data"]
+        self.lost_directories: list[str] = []
+        #: why the broker cannot go on, if it said so
+        self.fatal: list[str] = []
         self.wires: dict[tuple[int, str], Wire] = {}
         self.store: SimulatedStore | None = None
         self.broker: Broker
@@ -310,7 +314,12 @@ class Machine:
 
     def start(self) -> None:
         """Open the broker and register it; raises StoreError when the store cannot be reached."""
-        settings = {"log.dirs": "/data", "broker.id": str(self.node_id), **self.cluster.settings}
+        settings = {
+            "log.dirs": ",".join(self.log_dirs),
+            "tidelog.lost.directories": ",".join(self.lost_directories),
+            "broker.id": str(self.node_id),
+            **self.cluster.settings,
+        }
         self.broker = Broker(
             BrokerSettings.resolve(settings),
             clock=self.clock,
@@ -322,6 +331,7 @@ class Machine:
             peers=self,
         )
         self.broker.jobs.raise_unexpected = True
+        self.broker.directory_failures.on_fatal = self.fatal.append
         self.broker.open()
         self.dispatcher = Dispatcher(self.broker)
         self.broker.liveness.start()
@@ -471,7 +481,11 @@ class Cluster:
             disk = SimulatedDisk(self.random.getrandbits(32))
             self.machines[node_id] = Machine(self, node_id, disk, clock)
         for machine in self.machines.values():
+            self.furnish(machine)
             machine.start()
+
+    def furnish(self, machine: Machine) -> None:
+        """Give a machine what it needs before its first start."""
 
     def make_store(self) -> SimulatedCluster:
         return SimulatedCluster(random=self.random)

@@ -18,13 +18,16 @@ from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.liveness import Liveness
 from tidelog.broker.partition import Partition
 from tidelog.broker.replication import Replication
+from tidelog.controller import partition_change
 from tidelog.controller.machine import Controller
 from tidelog.controller.partition_change import Election, Lives, PartitionDraft
 from tidelog.coordination.store import Check
 from tidelog.model.errors import ErrorCode
+from tidelog.model.image import BrokerImage
 from tidelog.model.metadata import PartitionRecord
 from tidelog.records.batch import read_header
 from tidelog.replication.leader import LeaderReplicas
+from tidelog.storage import log_directory
 from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import ProducerState
@@ -316,6 +319,20 @@ def _doubt_is_forgotten() -> list[Patch]:
     return [(LogDirectories, "kept_their_ends", property(lambda self: True))]
 
 
+def _empty_directories_are_taken() -> list[Patch]:
+    return [
+        (log_directory, "_held_back", lambda *what: ""),
+        (Replication, "_can_open", lambda self, place, state: True),
+    ]
+
+
+def _offline_replicas_count() -> list[Patch]:
+    return [
+        (partition_change, "is_online", lambda directory, directories: True),
+        (BrokerImage, "has_online", lambda self, directory: True),
+    ]
+
+
 def _leads_from_an_old_image() -> list[Patch]:
     original = Replication._place
 
@@ -415,6 +432,8 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "the first of the ISR to return leads after a power cut": _power_cuts_are_not_told,
     "a broker does not tell that it lost its power": _doubt_is_forgotten,
     "any log leads after a blackout": _any_log_leads,
+    "an empty directory is taken for one that is away": _empty_directories_are_taken,
+    "a replica counts though its directory is away": _offline_replicas_count,
     "those who are away are not waited for": _the_absent_are_not_waited_for,
     "the ELR is not emptied": _elr_is_not_emptied,
     "the ELR is ignored": _elr_is_ignored,

@@ -6,6 +6,7 @@ the kinds of trouble it knows. Processes die and start again; power fails and ta
 disks are exchanged for empty ones; sessions end; the store is out of reach, or swallows the answer to a
 commit; links are cut in one direction or both, slow, or reset; loops hang, processes stop, disks are slow,
 wall clocks jump; replicas are moved, leaders elected, topics deleted and made again; brokers leave politely.
+What may happen to single log directories is told in `cluster_directories`.
 
 After every event `cluster_checks` looks. When the trouble ends everything must come to rest in time: every
 replica in sync with the same log, preferred leaders, all producers answered, nobody waiting.
@@ -31,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from cluster_checks import AuditedStore, Broken, Checker, must
 from cluster_clients import Producer, Reader
+from cluster_directories import Directories
 from cluster_machines import Cluster, Machine
 
 from tidelog.broker.election import live_key
@@ -50,6 +52,7 @@ from tidelog.controller.commands import (
 )
 from tidelog.coordination.simulated import SimulatedStore
 from tidelog.coordination.store import StoreError
+from tidelog.model.identifiers import TopicPartition
 from tidelog.storage.simulated_disk import SimulatedDisk
 
 TROUBLE_MS = 3_000
@@ -96,9 +99,13 @@ class ClusterWorld(Cluster):
         self._blacked_out: set[int] = set()
         self.clients: list[Producer | Reader] = []
         self.dead: dict[int, str] = {}
+        self.directories = Directories(self)
         super().__init__(seed, (1, 2, 3) if seed % 4 else (1, 2, 3, 4), SETTINGS)
         self.checker = Checker(self.audit, self.machines)
         self._mood = [kind for kind in self._troubles() if self.random.random() < 0.45]
+
+    def furnish(self, machine: Machine) -> None:
+        self.directories.furnish(machine)
 
     def make_store(self) -> AuditedStore:
         self.audit = AuditedStore(self.random)
@@ -108,11 +115,13 @@ class ClusterWorld(Cluster):
         if self.checker is not None:
             self.checker.check(machine)
             if machine is not None and machine.registered and machine.registered[0] is not None:
-                self._give_up(machine)
+                self._give_up(machine, str(machine.registered[0]))
+            elif machine is not None and machine.fatal and not machine.ended:
+                self._give_up(machine, machine.fatal[0])
 
-    def _give_up(self, machine: Machine) -> None:
-        """The cluster does not take a broker: its process ends, and somebody starts it again."""
-        self.say(f"broker {machine.node_id} gives up: {machine.registered[0]}")
+    def _give_up(self, machine: Machine, why: str) -> None:
+        """The cluster does not take a broker, or it cannot go on: it ends, and somebody starts it again."""
+        self.say(f"broker {machine.node_id} gives up: {why}")
         machine.end()
         self.dead[machine.node_id] = "killed"
         self._expire_after(machine.store, 0, lambda: True)
@@ -197,6 +206,11 @@ class ClusterWorld(Cluster):
             "topics": self._topics,
             "producer ids": self._producer_ids,
             "leave": self._leave,
+            "directory away": self.directories.take_away,
+            "directory lost": self.directories.lose,
+            "directories swapped": self.directories.swap,
+            "directory fails": self.directories.fail,
+            "log moves": self.directories.move,
         }
 
     def _next_trouble(self) -> None:
@@ -331,6 +345,9 @@ class ClusterWorld(Cluster):
         machine = Machine(self, node_id, disk, old.clock, life=old.life + 1)
         machine.slow = old.slow
         machine.store_cut = old.store_cut
+        wiped = how == "without its disk"
+        if self.directories.before_start(machine, wiped=wiped, may_lose=not dark and self._may_lose(node_id)):
+            how = "without a directory"
         self.machines[node_id] = machine
         self.checker.forget(node_id)
         try:
@@ -620,6 +637,9 @@ class ClusterWorld(Cluster):
                 self._go_on(machine)
         for client in self.clients:
             client.stopped = isinstance(client, Producer)
+        for node_id in self.directories.need_a_start():
+            if not self.machines[node_id].ended:
+                self._kill(self.machines[node_id])
         self._revive()
 
     def _revive(self) -> None:
@@ -677,6 +697,9 @@ class ClusterWorld(Cluster):
             if partition is None:
                 yield f"{name} is not on {node_id}"
                 continue
+            directory = machine.broker.log_directories.directory_of(TopicPartition(*key)).directory_id
+            if self.audit.partitions[key].directories[replicas.index(node_id)] != directory:
+                yield f"{name} on {node_id} is in {directory}: {self.audit.partitions[key]}"
             if partition.leads != (node_id == leader):
                 yield f"{name} on {node_id}: {partition!r}"
             end = 0 if history is None else history.end

@@ -108,6 +108,9 @@ class DirectoryFailures:
         if len(directories.directories) == 1:
             self.on_fatal(f"all log directories have failed, {directory.path} with: {reason}")
             return
+        # Requests like earlier ones are not to find what is not here any more, until the image tells so.
+        broker.image_version = -1
+        broker.produce_shapes.forget()
         broker.log_moves.directory_failed(directory)
         for partition in list(broker.replicas()):
             place = TopicPartition(partition.topic, partition.index)

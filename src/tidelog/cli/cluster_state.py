@@ -35,7 +35,10 @@ class BrokerState(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """One partition; the epoch is None where it cannot be known."""
+    """One partition; the epoch is None where it cannot be known.
+
+    `offline_replicas` are those of dead brokers, and those whose log directory is not there or has failed.
+    """
 
     topic: str
     partition: int
@@ -43,6 +46,7 @@ class PartitionState(NamedTuple):
     leader_epoch: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
 
     @property
     def offline(self) -> bool:
@@ -181,15 +185,16 @@ class ClusterAdmin:
             node.id: BrokerState(node.id, address_text(node.host, node.port), node.rack, True)
             for node in described.nodes
         }
-        epochs = self._epochs() if self.offers(METADATA, 9) else {}
+        details = self._details() if self.offers(METADATA, 9) else {}
         partitions = tuple(
             PartitionState(
                 name,
                 number,
                 partition.leader,
-                epochs.get((name, number)),
+                details.get((name, number), (None, ()))[0],
                 tuple(partition.replicas),
                 tuple(partition.isrs),
+                details.get((name, number), (None, ()))[1],
             )
             for name, topic in sorted(known.topics.items())
             for number, partition in sorted(topic.partitions.items())
@@ -229,7 +234,8 @@ class ClusterAdmin:
             )
         return found
 
-    def _epochs(self) -> dict[tuple[str, int], int]:
+    def _details(self) -> dict[tuple[str, int], tuple[int, tuple[int, ...]]]:
+        """The leader epochs and the replicas that are offline, which librdkafka does not tell."""
         from kio.schema.metadata.v9.request import MetadataRequest
         from kio.schema.metadata.v9.response import MetadataResponse
 
@@ -240,7 +246,10 @@ class ClusterAdmin:
             include_topic_authorized_operations=False,
         )
         return {
-            (topic.name, partition.partition_index): partition.leader_epoch
+            (topic.name, partition.partition_index): (
+                partition.leader_epoch,
+                tuple(partition.offline_replicas),
+            )
             for topic in self.call(request, MetadataResponse).topics
             for partition in topic.partitions
         }

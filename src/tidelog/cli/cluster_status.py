@@ -25,6 +25,7 @@ def broker_rows(state: ClusterState) -> list[dict[str, Any]]:
             "controller": broker.id == state.controller,
             "replicas": sum(broker.id in partition.replicas for partition in state.partitions),
             "in_sync": sum(broker.id in partition.isr for partition in state.partitions),
+            "offline": sum(broker.id in partition.offline_replicas for partition in state.partitions),
             "leads": sum(partition.leader == broker.id for partition in state.partitions),
             "preferred": sum(partition.replicas[:1] == (broker.id,) for partition in state.partitions),
         }
@@ -67,6 +68,7 @@ def partition_json(partition: PartitionState) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
+        "offline_replicas": list(partition.offline_replicas),
         "under_replicated": partition.under_replicated,
     }
 
@@ -98,6 +100,7 @@ def print_brokers(state: ClusterState) -> None:
         "controller",
         "replicas",
         "in sync",
+        "offline",
         "leads",
         "preferred",
     )
@@ -112,6 +115,7 @@ def print_brokers(state: ClusterState) -> None:
                 row["controller"],
                 row["replicas"],
                 row["in_sync"],
+                row["offline"],
                 row["leads"],
                 row["preferred"],
             )
@@ -162,6 +166,8 @@ def status(
 
     A cluster is well when every broker it knows lives, someone is the controller, every partition has a
     leader and every replica is in sync. Between two steps of a rolling restart, --wait is the step to take.
+    Of a broker that lives, 'offline' counts the replicas whose log directory is not there or has failed:
+    tidelog doctor tells why.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ import os
 from builtins import list as list_of  # `SimulatedDisk.list` hides the name inside the class
 from collections.abc import Hashable, Iterator, Sequence
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidelog.storage.disk import Bytes
 
@@ -208,6 +208,24 @@ def _found_directory(directory: _Directory, random: Random, found: dict[int, _In
     return result
 
 
+def _copied(directory: _Directory, found: dict[int, _Inode]) -> _Directory:
+    """Copy a directory as readers see it, all of it durable."""
+    result = _Directory()
+    for name, node in directory.entries.items():
+        if isinstance(node, _Directory):
+            result.entries[name] = _copied(node, found)
+        else:
+            result.entries[name] = found.setdefault(id(node), _Inode(bytes(node.content)))
+    result.durable = dict(result.entries)
+    return result
+
+
+class TakenOut(NamedTuple):
+    """A directory without a machine."""
+
+    directory: _Directory
+
+
 class SimulatedFile:
     """An open file of a simulated disk."""
 
@@ -318,6 +336,21 @@ class SimulatedDisk:
     def fail_directory(self, path: str, error_number: int = errno.EIO) -> None:
         """Let every later operation below a directory fail, until the next start."""
         self._failed_directories[path.rstrip("/") + "/"] = error_number
+
+    def take_out(self, path: str) -> "TakenOut":
+        """Take a directory out of the machine, with everything in it; an empty one may stand in its place."""
+        taken = _copied(self._directory(path), {})
+        parent, name = self._parent(path)
+        self._tree.change((parent, name, None))
+        self._tree.sync_names(parent)
+        return TakenOut(taken)
+
+    def put_in(self, path: str, taken: "TakenOut") -> None:
+        """Put a directory that was taken out where nothing is."""
+        parent, name = self._parent(path)
+        assert name not in parent.entries, f"something is in {path}"
+        self._tree.change((parent, name, taken.directory))
+        self._tree.sync_names(parent)
 
     def cut_power_at(self, count: int) -> None:
         """Raise `PowerCut` in place of the `count`-th operation from now and of everything after it."""

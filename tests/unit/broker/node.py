@@ -36,7 +36,11 @@ class NodeUnderTest:
     """A broker, its dispatcher and one connection."""
 
     def __init__(
-        self, disk: SimulatedDisk | None = None, store: SimulatedStore | None = None, **settings: str
+        self,
+        disk: SimulatedDisk | None = None,
+        store: SimulatedStore | None = None,
+        seed: int = 7,
+        **settings: str,
     ) -> None:
         self.clock = ManualClock()
         self.disk = disk or SimulatedDisk(1)
@@ -46,7 +50,7 @@ class NodeUnderTest:
         self.broker = Broker(
             BrokerSettings.resolve(overrides),
             clock=self.clock,
-            random=Random(7),
+            random=Random(seed),
             background=InlineBackground(),
             disk=self.disk,
             endpoints={"PLAINTEXT": Endpoint("localhost", 9092)},

@@ -1,17 +1,24 @@
 """Several log directories per broker, among brokers without sockets: lost, swapped, failed, found again."""
 
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from in_memory_cluster import InMemoryCluster, Node, Produced
 
+from tidelog.broker.directory_failures import DirectoryFailures
 from tidelog.broker.handlers import describe_log_dirs
+from tidelog.broker.partition import Partition
+from tidelog.broker.replication import Replication
+from tidelog.controller import partition_change
 from tidelog.controller.commands import ElectionType, ElectLeaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED, DIRECTORY_FAILED
 from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.storage import log_directory
+from tidelog.storage.log_directories import Home, LogDirectories
 from tidelog.storage.log_directory import LogDirectoryUnusable
 from tidelog.storage.simulated_disk import SimulatedDisk
 
@@ -201,6 +208,30 @@ def test_the_last_copy_waits_for_its_directory_or_is_given_up_by_an_election() -
     assert produce(cluster, b"anew", index=index).offset == 0
 
 
+def test_an_old_copy_does_not_count_while_the_newer_one_is_away() -> None:
+    """A replica begins anew in another directory; then that one is away, and the old one is back."""
+    cluster = InMemoryCluster((1, 2), log_dirs="/x,/y")
+    cluster.create_topic("t", replication_factor=2)
+    produce(cluster, b"old")
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    old = path_of(cluster, 1, 0)
+    new = "/y" if old == "/x" else "/x"
+    start(cluster, 1, log_dirs=new)
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert path_of(cluster, 1, 0) == new
+    for number in range(9):
+        assert produce(cluster, b"%d" % number).error is ErrorCode.NONE
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    kill_all(cluster)
+    start(cluster, 1, log_dirs=old)
+    cluster.run_for(2_000)
+    state = cluster.state("t")
+    assert (state.leader, state.elr) == (NO_LEADER, (2,)), "broker 1 has one record of ten"
+    start(cluster, 2)
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert cluster.replica(1, "t").log.log_end_offset == 10
+
+
 def test_swapped_directories_of_two_brokers_are_refused() -> None:
     cluster = cluster_with_records()
     kill_all(cluster)
@@ -363,3 +394,39 @@ def test_a_cluster_of_an_older_version_goes_on(lost: str | None) -> None:
                     cluster.state("t", i).directory_of(n) == known[path_of(cluster, n, i)]
                 )
             )
+
+
+MUTANTS: dict[str, tuple[list[tuple[Any, str, Any]], Callable[[], None]]] = {
+    "committed records are cut": (
+        [(Partition, "may_lose_committed", property(lambda self: True))],
+        test_a_follower_keeps_what_is_committed_from_a_leader_that_lacks_it,
+    ),
+    "an empty directory is accepted": (
+        [
+            (log_directory, "_held_back", lambda *what: ""),
+            (Replication, "_can_open", lambda self, place, state: True),
+        ],
+        test_an_empty_directory_never_leads_and_nothing_is_lost,
+    ),
+    "an offline replica may lead": (
+        [(partition_change, "is_online", lambda directory, directories: True)],
+        test_an_empty_directory_never_leads_and_nothing_is_lost,
+    ),
+    "an old copy counts": (
+        [(LogDirectories, "home_of", lambda self, place, believed: Home(self.directory_with(place)))],
+        test_an_old_copy_does_not_count_while_the_newer_one_is_away,
+    ),
+    "the controller is not told of a failed directory": (
+        [(DirectoryFailures, "_tell", lambda self: None)],
+        test_a_directory_that_fails_takes_its_leaders_away_at_once,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_broker_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patches, story = MUTANTS[name]
+    for holder, attribute, wrong in patches:
+        monkeypatch.setattr(holder, attribute, wrong)
+    with pytest.raises((AssertionError, KeyError)):
+        story()

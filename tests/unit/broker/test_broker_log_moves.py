@@ -236,3 +236,70 @@ def test_a_crash_anywhere_leaves_one_whole_log(step: int, power_cut: bool) -> No
     ]
     assert folders == ["t-0"]
     assert crashed or step > 10, "the steps reach the end of the move, and no further"
+
+
+@pytest.mark.parametrize("step", range(1, 32))
+@pytest.mark.parametrize("lost", ["/one", "/two"])
+def test_a_crash_that_takes_a_directory_with_it_leaves_no_shorter_log(step: int, lost: str) -> None:
+    """Whichever directory is gone after a crash: the log leads with everything, or it waits for it."""
+    node, values = _crashed_in_a_move(step)
+    disk = node.disk.kill()
+    taken = disk.take_out(lost)
+    without = NodeUnderTest(disk, node.store.reopen(), 8, log_dirs="/one,/two")
+    if ("t", 0) in without.broker.partitions:
+        data = content(without)
+        assert [value for value in values if value not in data] == []
+        assert produce(without, b"more") == len(values)
+        values.append(b"more")
+    else:
+        assert without.broker.replication.offline.keys() == {("t", 0)}
+    disk = without.disk.kill()
+    disk.remove_tree(lost)
+    disk.put_in(lost, taken)
+    whole = NodeUnderTest(disk, without.store.reopen(), 9, log_dirs="/one,/two")
+    data = content(whole)
+    assert [value for value in values if value not in data] == []
+    finish(whole)
+    state = whole.broker.image.partition("t", 0)
+    assert state is not None
+    home = whole.broker.log_directories.directory_of(TopicPartition("t", 0))
+    whole.advance(1_000)
+    assert whole.broker.image.partition("t", 0).directory_of(1) == home.directory_id  # type: ignore[union-attr]
+
+
+def _crashed_in_a_move(step: int) -> tuple[NodeUnderTest, list[bytes]]:
+    """A node that ended in the middle of a move, records being appended all the time, and what it has."""
+    node = NodeUnderTest(log_dirs="/one,/two")
+    node.create_topic("t", flush_messages="1", segment_bytes="2000")
+    values = [b"value %d" % number * 20 for number in range(20)]
+    for value in values:
+        produce(node, value)
+    assert move(node, target(node)) is ErrorCode.NONE
+    calls = [0]
+
+    class Crash(BaseException):
+        pass
+
+    def counted(operation: Any) -> Any:
+        def run(*arguments: Any, **named: Any) -> Any:
+            calls[0] += 1
+            if calls[0] >= step:
+                raise Crash
+            return operation(*arguments, **named)
+
+        return run
+
+    for name in ("rename", "sync_directory", "remove", "replace_atomically"):
+        setattr(node.disk, name, counted(getattr(node.disk, name)))
+    try:
+        for number in range(200):
+            if not node.broker.log_moves.futures:
+                break
+            node.advance(1)
+            value = b"late %d" % number * 20
+            if len(values) < 40:
+                produce(node, value)
+                values.append(value)
+    except Crash:
+        pass
+    return node, values
