@@ -89,8 +89,8 @@ chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and con
 	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 1 --faults kill-leader,kill-controller,diverge,lose-copier
 	@$(BIN)/python tests/chaos/coordinator_kills.py --client java --kills 3
 
-simulation: $(STAMP) ## Thousands of seeds of groups and transactions (1,000 of each world), and every mutant caught
-	@TIDELOG_SIMULATION_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
+simulation: $(STAMP) ## Thousands of seeds of groups, transactions and a whole cluster (1,000 of each world), and every mutant caught
+	@TIDELOG_SIMULATION_SEEDS=1000 TIDELOG_SIMULATION_CLUSTER_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
 
 simulation-long: $(STAMP) ## 20,000 seeds of a whole cluster under faults, in one thread each (SEEDS= chooses; about 20 minutes)
 	@TIDELOG_SIMULATION_CLUSTER_SEEDS=$(or $(SEEDS),20000) $(BIN)/pytest -q -n 2 tests/simulation/test_simulation_cluster.py

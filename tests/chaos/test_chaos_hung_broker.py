@@ -26,7 +26,7 @@ SESSION_MS = 3_000
 #: what an ensemble grants at least, with its ticks of two seconds
 ZOOKEEPER_SESSION_MS = 4_000
 #: for machines that do other things beside: asking who leads, connecting, the write itself
-SLACK_SECONDS = 1.0
+SLACK_SECONDS = 3.0
 HEARD_SECONDS_MAX = 20.0
 STARTED_SECONDS_MAX = 60.0
 #: the probe gives up a write after so long and looks for the leader again
