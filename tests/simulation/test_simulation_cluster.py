@@ -1,6 +1,7 @@
 """A whole cluster under seeded misfortune: what must always hold holds, and wrong brokers are noticed.
 
-`TIDELOG_SIMULATION_CLUSTER_SEEDS` says how many seeds: `make test` runs few, `make simulation` more, `make simulation-long` very many.
+`TIDELOG_SIMULATION_CLUSTER_SEEDS` says how many seeds: `make test` runs few, `make simulation` more,
+`make simulation-long` very many.
 """
 
 import os
