@@ -108,3 +108,37 @@ def test_swapped_directories_are_refused_and_put_back_they_serve(tmp_path: Path)
         cluster.start()
         cluster.wait_in_sync(["t"])
         assert len(records(cluster)) == RECORDS
+
+
+def test_a_directory_that_goes_away_at_run_time_loses_its_leaders_at_once(tmp_path: Path) -> None:
+    """As if a disk were pulled: the broker goes on with the other directory, other brokers lead the rest."""
+    log_dirs = {number: f"{tmp_path}/{number}/x,{tmp_path}/{number}/y" for number in (1, 2, 3)}
+    settings_of = {number: {"log.dirs": paths} for number, paths in log_dirs.items()}
+    with RunningCluster(3, SETTINGS, settings_of=settings_of) as cluster:
+        cluster.create_topic("t", partitions=6, min_insync_replicas=2)
+        gone = tmp_path / "1" / "y"
+        in_there = {int(folder.name.removeprefix("t-")) for folder in gone.glob("t-*")}
+        led = {view.partition for view in cluster.view().partitions if view.topic == "t" and view.leader == 1}
+        assert led & in_there, "broker 1 leads nothing from there"
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+        gone.rename(tmp_path / "pulled")
+        began = time.monotonic()
+        while any(view.leader == 1 for view in cluster.view().partitions if view.partition in in_there):
+            assert time.monotonic() - began < 20, "a leader whose directory is gone keeps leading"
+            for partition in in_there:
+                producer.produce("t", b"x", partition=partition)
+            producer.poll(0.05)
+        print(f"others lead after {time.monotonic() - began:.2f} s")
+        view = cluster.view()
+        assert all(each.leader >= 0 for each in view.partitions)
+        assert {each.partition for each in view.partitions if each.leader == 1} == led - in_there
+        refused: list[object] = []
+        for number in range(600):
+            producer.produce(
+                "t",
+                b"%d" % number,
+                partition=number % 6,
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
+        assert producer.flush(30) == 0 and not refused
+        assert "has failed" in cluster.log_text(1) and not cluster.tracebacks()

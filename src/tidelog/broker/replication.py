@@ -15,6 +15,7 @@ to fetch.
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.follower_feeds import FollowerFeed, FollowerFeeds
@@ -317,7 +318,7 @@ class Replication:
                 epoch_start_offset=end_offset,
                 now_ms=now_ms,
                 lag_max_ms=broker.settings.get_int("replica.lag.time.max.ms"),
-                eligible=self._eligible,
+                eligible=partial(self._eligible, partition.topic, partition.index),
             )
         if not was_leading:
             broker.metrics.traffic.settle(partition)
@@ -368,9 +369,16 @@ class Replication:
                 fetcher.stop()
                 del self.fetchers[partition.leader_id]
 
-    def _eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        found = self._broker.image.alive_brokers.get(broker_id)
-        return found is not None and found.active and broker_epoch in (-1, found.epoch)
+    def _eligible(self, topic: str, index: int, broker_id: int, broker_epoch: int) -> bool:
+        """Whether the controller would take a follower into the ISR, as far as the image tells."""
+        image = self._broker.image
+        found = image.alive_brokers.get(broker_id)
+        if found is None or not found.active or broker_epoch not in (-1, found.epoch):
+            return False
+        state = image.partition(topic, index)
+        if state is None or broker_id not in state.replicas:
+            return False
+        return found.has_online(state.directory_of(broker_id))
 
     def _load(self, partition: Partition) -> None:
         if partition.topic == GROUP_METADATA_TOPIC:

@@ -277,6 +277,26 @@ def test_a_directory_that_fails_takes_its_leaders_away_at_once() -> None:
         cluster.run_until(lambda i=each: in_sync(cluster, i))
 
 
+def test_leaders_do_not_wait_for_a_follower_whose_directory_failed() -> None:
+    """Its broker goes on fetching other partitions, so it seems to be about to join again."""
+    cluster = InMemoryCluster(log_dirs="/x,/y")
+    cluster.create_topic("t", partitions=12, min_insync_replicas="2")
+    for index in range(12):
+        assert produce(cluster, b"for all", index=index).error is ErrorCode.NONE
+    cluster.run_for(1_000)
+    broker = cluster.broker(1)
+    led_by_2 = [index for index in range(12) if cluster.state("t", index).leader == 2]
+    assert {path_of(cluster, 1, index) for index in led_by_2} == {"/x", "/y"}
+    directory = broker.log_directories.directory_of(TopicPartition("t", led_by_2[0]))
+    broker.directory_failures.failed(directory, "it is broken")
+    cluster.run_until(lambda: 1 not in cluster.state("t", led_by_2[0]).isr)
+    cluster.run_for(2_000)
+    began_ms = cluster.clock.time_ms
+    for index in led_by_2:
+        assert produce(cluster, b"not for broker 1", index=index).error is ErrorCode.NONE
+    assert cluster.clock.time_ms - began_ms < 1_000
+
+
 def test_a_full_disk_is_none_that_has_failed() -> None:
     cluster = cluster_with_records()
     leader = cluster.state("t").leader
