@@ -69,7 +69,11 @@ class HostileBroker:
             "tidelog.coordination.path": str(self.folder / "cluster.sqlite"),
             "socket.request.max.bytes": str(self._frame_bytes_max),
             "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
             "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
             "delegation.token.secret.key": "a secret of the cluster",
         }
 
@@ -95,7 +99,8 @@ class HostileBroker:
         assert [int(topic.error_code) for topic in made.topics] == [0]
         # The coordinators are there, so that what asks for them meets them.
         for key_type in (0, 1):
-            link.request(10, {"key": "g", "key_type": key_type}, lowest=3, highest=3)
+            found = link.request(10, {"key": "g", "key_type": key_type}, lowest=3, highest=3)
+            assert int(found.error_code) == 0, found
         link.close()
 
     def _link(self) -> Link:

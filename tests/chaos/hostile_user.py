@@ -237,7 +237,7 @@ def attack(
             attacker.join(0.05)
             peak_bytes = max(peak_bytes, broker.resident_bytes())
     seconds = time.monotonic() - begun
-    _await_calm(broker, before_bytes + KEPT_MIB_MAX // 2 * MIB)
+    await_calm(broker, before_bytes + KEPT_MIB_MAX // 2 * MIB)
     seen = probe.seen()
     assert broker.running, f"the broker died:\n{broker.log_text()[-4000:]}"
     assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
@@ -254,7 +254,7 @@ def attack(
     )
 
 
-def _await_calm(broker: HostileBroker, enough_bytes: int) -> None:
+def await_calm(broker: HostileBroker, enough_bytes: int) -> None:
     """Give the broker the time that it takes to return memory."""
     deadline = time.monotonic() + CALM_SECONDS_MAX
     time.sleep(0.2)

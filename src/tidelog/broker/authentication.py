@@ -40,6 +40,10 @@ REAUTHENTICATION_INTERVAL_MS_MIN = 1_000
 Fields = dict[str, object]
 
 
+#: the longest name of a user; SCRAM and PLAIN take no longer ones anyway
+USER_NAME_LENGTH_MAX = 4_096
+
+
 class State(Enum):
     """Where the connection stands."""
 
@@ -215,6 +219,9 @@ class Authentication:
             self._state = State.EXCHANGE
             deliver(Reply(data=outcome.data))
             return
+        if isinstance(outcome, Accepted) and len(outcome.user) > USER_NAME_LENGTH_MAX:
+            # Tokens may name anybody; who a client is stands in answers, logs and keys.
+            outcome = Rejected(f"a user name of {len(outcome.user)} characters", "the user name is too long")
         principal = f"{USER_TYPE}:{outcome.user}" if isinstance(outcome, Accepted) else ""
         if isinstance(outcome, Accepted) and self._principal in ("", principal):
             deliver(self._accept(outcome, principal))

@@ -46,7 +46,7 @@ ALLOWED_NAMES_BYTES_MAX = 8 << 20
 DENIALS_KNOWN_MAX = 4_096
 DENIALS_LOGGED_PER_SECOND_MAX = 100
 #: as much of a name as is logged
-NAME_SHOWN_MAX = 256
+NAME_SHOWN_MAX = 128
 
 Handler = Callable[["Broker", "Request"], Any]
 

@@ -52,6 +52,7 @@ CONTROLLER_COMMAND = Api(CONTROLLER_COMMAND_KEY, "ControllerCommand", 0, 0, None
 JOBS = Api(DESCRIBE_BACKGROUND_JOBS, "DescribeBackgroundJobs", 0, 0, None, Family.METADATA)
 METADATA_CACHE_ENTRIES_MAX = 256
 METADATA_CACHE_REQUEST_BYTES_MAX = 4096
+METADATA_CACHE_BYTES_MAX = 16 << 20
 
 
 #: the request waits for its turn: its principal is above a quota; the server offers it again
@@ -203,6 +204,7 @@ class Dispatcher:
         self._fetch = fetch.handle
         self._handlers: dict[int, Handler] = {}
         self._metadata_cache: dict[tuple[int, str, tuple[str, str] | None, bytes], bytes] = {}
+        self._metadata_cache_bytes = 0
         self._metadata_version = -1
         self._began_ns = 0
         self._elements_max = broker.static_settings.get_int("tidelog.request.elements.max")
@@ -367,6 +369,7 @@ class Dispatcher:
         image_version = self._broker.image.version
         if image_version != self._metadata_version:
             self._metadata_cache.clear()
+            self._metadata_cache_bytes = 0
             self._metadata_version = image_version
         quotas = self._broker.quotas
         counted = quotas is not None and quotas.limits_requests(context)
@@ -383,8 +386,14 @@ class Dispatcher:
         self._requests.look_for_errors(api.key, result)
         body = messages.encode_response(api, version, result)
         # It may have been put aside while it was worked out, and the metadata gone on.
-        if image_version == self._metadata_version and len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX:
+        size_bytes = self._metadata_cache_bytes + len(body) + len(frame)
+        if (
+            image_version == self._metadata_version
+            and len(self._metadata_cache) < METADATA_CACHE_ENTRIES_MAX
+            and size_bytes <= METADATA_CACHE_BYTES_MAX
+        ):
             self._metadata_cache[key] = body
+            self._metadata_cache_bytes = size_bytes
         return response_frame(api, version, correlation_id, body)
 
     def _control(

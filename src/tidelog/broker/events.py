@@ -18,9 +18,22 @@ KEPT_MAX = 1_000
 PER_CAUSE_MAX = 50
 #: kinds that are remembered; what machines call their events is fixed, so this is never reached
 KINDS_MAX = 100
+#: as much of a name, or of a cause, as is kept and logged
+TEXT_LENGTH_MAX = 512
 WARNINGS = frozenset({LEADER_ELECTED_UNCLEANLY, LEADER_LOST, SESSION_LOST})
 
 Listener = Callable[[DomainEvent], None]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_LENGTH_MAX else f"{text[:TEXT_LENGTH_MAX]}…"
+
+
+def _cut_all(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """The fields with the beginnings of long names: groups and members may have 32 KB each."""
+    if all(not isinstance(value, str) or len(value) <= TEXT_LENGTH_MAX for value in fields.values()):
+        return fields
+    return {name: _cut(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 
 class Events:
@@ -54,7 +67,9 @@ class Events:
             if self._of_cause == PER_CAUSE_MAX + 1:
                 log.info("further events '%s' of %s are only counted", kind, cause_id)
             return None
-        event = DomainEvent(self.count, self._clock.now_ms(), self._node_id, kind, cause, cause_id, fields)
+        event = DomainEvent(
+            self.count, self._clock.now_ms(), self._node_id, kind, _cut(cause), cause_id, _cut_all(fields)
+        )
         self._kept.append(event)
         level = logging.WARNING if kind in WARNINGS else logging.INFO
         if log.isEnabledFor(level):

@@ -11,12 +11,14 @@ from node import NodeUnderTest, joined
 from test_broker_authorization import TOPIC, GuardedNode
 
 from tidelog.broker import authorization as authorization_module
-from tidelog.broker import fetch_sessions
+from tidelog.broker import dispatch, fetch_sessions
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.model.acls import AclOperation, PatternType
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+from tidelog.protocol.apis import APIS
 from tidelog.protocol.fetch import FetchPartition, FetchRequest
-from tidelog.protocol.primitives import compact_string, unsigned_varint
+from tidelog.protocol.primitives import STRING_BYTES_MAX, compact_string, unsigned_varint
 
 
 def retained_bytes(root: Any) -> int:
@@ -184,3 +186,76 @@ def test_room_is_made_as_kafka_makes_it() -> None:
     assert sessions.resolve(wanting(0, old_small.session_id, 2), 130_000, True)[2] != ErrorCode.NONE
     stale = sessions.resolve(wanting(1), 400_000, True)[0]
     assert stale is not None and len(sessions) == 2
+
+
+# -- everything else
+
+
+def test_metadata_answers_are_kept_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "METADATA_CACHE_BYTES_MAX", 10_000)
+    node = NodeUnderTest()
+    for number in range(100):
+        name = f"{number:03d}" + "n" * 200
+        fields = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        body = messages.encode_request(APIS[3], 4, fields)
+        node.handle(struct.pack(">hhih", 3, 4, 5, 4) + b"test" + body)
+    dispatcher = node.dispatcher
+    assert 0 < len(dispatcher._metadata_cache) < 30
+    assert sum(map(len, dispatcher._metadata_cache.values())) <= dispatcher._metadata_cache_bytes <= 10_000
+    node.create_topic("new")
+    node.handle(struct.pack(">hhih", 3, 4, 5, 4) + b"test" + body)
+    assert len(dispatcher._metadata_cache) == 1 and dispatcher._metadata_cache_bytes < 1_000
+
+
+def test_events_keep_the_beginning_of_long_names() -> None:
+    events = NodeUnderTest().broker.metrics.events
+    event = events.emit("member joined", {"group": "g" * 30_000, "epoch": 3}, cause="c" * 30_000)
+    assert event is not None and len(str(event)) < 2_000
+    assert event.fields["epoch"] == 3 and str(event.fields["group"]).startswith("ggg")
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "ConsumerGroupHeartbeat"])
+def test_the_longest_names_that_are_taken_can_be_told_to_everybody(api: str) -> None:
+    """A group and a member whose names fill their strings: listed and described, after loading too."""
+    node = NodeUnderTest(offsets_topic_num_partitions="1", group_initial_rebalance_delay_ms="0")
+    node.create_topic("t")
+    longest, client_id = "g" * STRING_BYTES_MAX, b"c" * STRING_BYTES_MAX
+
+    def call(name: str, version: int, **fields: Any) -> Any:
+        row = next(row for row in APIS.values() if row.name == name)
+        tags = b"\0" if row.flexible(version) else b""
+        head = struct.pack(">hhih", row.key, version, 5, len(client_id)) + client_id + tags
+        answer = node.handle(head + messages.encode_request(row, version, fields))
+        node.advance(10)
+        data = memoryview(joined(answer))[9 if tags else 8 :]
+        return messages.decode_response(row, version, data)
+
+    call("FindCoordinator", 3, key=longest, key_type=0)
+    if api == "JoinGroup":
+        protocols = [{"name": "p" * STRING_BYTES_MAX, "metadata": b""}]
+        fields = {
+            "group_id": longest,
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": "",
+        }
+        fields |= {"protocol_type": "consumer", "protocols": protocols, "group_instance_id": "i" * 32_767}
+        joined_group = call("JoinGroup", 9, **fields)
+        assert not joined_group.error_code and len(joined_group.member_id) == STRING_BYTES_MAX
+        call(
+            "SyncGroup", 5, group_id=longest, generation_id=joined_group.generation_id,
+            member_id=joined_group.member_id, protocol_type="consumer", protocol_name="p" * STRING_BYTES_MAX,
+            assignments=[],
+        )  # fmt: skip
+        [described] = call("DescribeGroups", 5, groups=[longest]).groups
+    else:
+        fields = {"group_id": longest, "member_id": "m" * STRING_BYTES_MAX, "member_epoch": 0}
+        fields |= {"rebalance_timeout": 5_000, "subscribed_topic_names": ["t"], "topic_partitions": []}
+        assert not call("ConsumerGroupHeartbeat", 1, **fields).error_code
+        [described] = call("ConsumerGroupDescribe", 1, group_ids=[longest]).groups
+    assert len(described.members) == 1 and described.members[0].client_id == client_id.decode()
+    assert [group.group_id for group in call("ListGroups", 5).groups] == [longest]
+    for index in range(1):
+        node.broker.groups.unload(index)
+        node.broker.groups.load(index)
+    assert [group.group_id for group in call("ListGroups", 5).groups] == [longest]
