@@ -262,9 +262,9 @@ def await_calm(broker: HostileBroker, enough_bytes: int) -> None:
         time.sleep(0.1)
 
 
-def faults(outcome: Outcome) -> list[str]:
-    """Which bounds an outcome breaks."""
-    waited = outcome.seen.worst_ms
+def faults(outcome: Outcome, *, busy: bool) -> list[str]:
+    """Which bounds an outcome breaks; on a busy machine only the time counts that the broker computed."""
+    waited = outcome.seen.worst_cpu_ms if busy else outcome.seen.worst_ms
     found = []
     if waited > METADATA_MS_MAX:
         found.append(f"another client waited {waited:.0f} ms for Metadata, more than {METADATA_MS_MAX}")
@@ -277,6 +277,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--api", action="append")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--busy", action="store_true", help="others keep the machine busy")
     parser.add_argument("--source")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
@@ -289,7 +290,7 @@ def main() -> int:
         for api, version in cases(arguments.api):
             for authenticated in (True, False) if api.stage is Stage.OPENING else (True,):
                 outcome = attack(broker, probe, api, version, scale, authenticated=authenticated)
-                found = faults(outcome)
+                found = faults(outcome, busy=arguments.busy)
                 broken += bool(found)
                 print(f"{'FAILED' if found else 'ok    '} {outcome}", flush=True)
     print(f"{broken} broke a bound")

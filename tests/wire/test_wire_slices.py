@@ -35,7 +35,7 @@ def edge(broker: BrokerThread) -> Iterator[Edge]:
     edge = broker.node.edge
     assert edge is not None
     yield edge
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while (edge.receive_bytes or len(edge.long_work)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (edge.receive_bytes, len(edge.long_work)) == (0, 0)

@@ -35,7 +35,13 @@ from tidelog.protocol.apis import (
     Api,
     Family,
 )
-from tidelog.protocol.headers import REQUEST_PREFIX, body_position, read_client_id, response_frame
+from tidelog.protocol.headers import (
+    REQUEST_PREFIX,
+    body_position,
+    read_client_id,
+    response_chunks,
+    response_frame,
+)
 from tidelog.protocol.primitives import MalformedRequest
 from tidelog.protocol.slices import clock_ns, whole
 
@@ -409,7 +415,8 @@ class Dispatcher:
         if isinstance(result, Parked):
             return self._settle_control(context, result, api, version, correlation_id)
         self._requests.look_for_errors(api.key, result)
-        return response_frame(api, version, correlation_id, messages.encode_response(api, version, result))
+        pieces = messages.encode_response_pieces(api, version, result)
+        return response_chunks(api, version, correlation_id, pieces)
 
     def _call(
         self, context: ConnectionContext, api: Api, version: int, frame: memoryview, position: int

@@ -56,6 +56,16 @@ def body_position(frame: memoryview, client_id_length: int, flexible: bool) -> i
 
 def response_frame(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:
     """Put the frame and response header before an encoded body."""
+    return _response_prefix(api, version, correlation_id, len(body)) + body
+
+
+def response_chunks(api: Api, version: int, correlation_id: int, pieces: list[bytes]) -> bytes | list[bytes]:
+    """The same for a body in pieces; several stay as they are, for they are large."""
+    prefix = _response_prefix(api, version, correlation_id, sum(map(len, pieces)))
+    return prefix + pieces[0] if len(pieces) == 1 else [prefix, *pieces]
+
+
+def _response_prefix(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
     if api.flexible(version) and api.key != API_VERSIONS:
-        return RESPONSE_PREFIX_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body
-    return RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
+        return RESPONSE_PREFIX_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
+    return RESPONSE_PREFIX.pack(body_bytes + 4, correlation_id)

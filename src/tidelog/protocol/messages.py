@@ -23,8 +23,20 @@ from tidelog.protocol.apis import Api
 from tidelog.protocol.primitives import malformed_if_fails
 from tidelog.protocol.schema_reader import Reader, entity_reader, read_limited
 from tidelog.protocol.schema_writer import Fields, Write, entity_writer
+from tidelog.protocol.slices import checkpoint
 
-__all__ = ["Fields", "decode_request", "decode_response", "encode_request", "encode_response", "warm"]
+#: answers above this are not put together
+PIECE_BYTES = 1 << 20
+
+__all__ = [
+    "Fields",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "encode_response_pieces",
+    "warm",
+]
 
 
 def _message_class(module: str, version: int, side: str) -> type[Any]:
@@ -65,6 +77,23 @@ def decode_request(
 def encode_response(api: Api, version: int, fields: Fields) -> bytes:
     """Encode the body of a response from a mapping of field names."""
     return _encoded(_writer(api.module, version), fields)
+
+
+def encode_response_pieces(api: Api, version: int, fields: Fields) -> list[bytes]:
+    """The same in pieces of about a megabyte, at least one; putting them together can be put aside."""
+    out: list[bytes] = []
+    _writer(api.module, version)(fields, out)
+    pieces: list[bytes] = []
+    first = size = 0
+    for number, part in enumerate(out):
+        size += len(part)
+        if size >= PIECE_BYTES:
+            pieces.append(b"".join(out[first : number + 1]))
+            first, size = number + 1, 0
+            checkpoint()
+    if size or not pieces:
+        pieces.append(b"".join(out[first:]))
+    return pieces
 
 
 def encode_request(api: Api, version: int, fields: Fields) -> bytes:

@@ -42,6 +42,8 @@ BULK_BUFFER_BYTES = 1 << 20
 BULK_FRAMES = 6
 #: when less room than this is left behind a partial frame it is moved to the front
 ROOM_BYTES_MIN = 64 << 10
+#: a buffer of this size takes long to move into a larger one: one connection does it in a turn of the loop
+SLOWLY_GROWN_BYTES = 4 << 20
 #: larger frames of Produce and Fetch, and all others, may be served in slices
 SLICED_FRAME_BYTES_MIN = 4 << 10
 #: how long one connection is served before the others are
@@ -336,7 +338,10 @@ class Connection(asyncio.BufferedProtocol):
             private[:rest] = private[start : self._end]
             self._start, self._end = 0, rest
         if wanted > len(private) and rest == len(private):
-            self._grow_private(private, wanted)
+            if len(private) >= SLOWLY_GROWN_BYTES:
+                self._deferred = self.edge.long_work.take_turn
+            else:
+                self._grow_private(private, wanted)
 
     def _replace_private(self, private: memoryview, capacity: int) -> None:
         """Go on in a larger buffer, with what is not served yet at its front."""
@@ -518,18 +523,28 @@ class Connection(asyncio.BufferedProtocol):
             and self._output is not None
             and not self._is_full
         ):
-            private = self._private
-            if private is not None and self._end == len(private):
-                # Requests that wait for their turn fill it, and the transport reads before they are served.
-                try:
-                    self._replace_private(private, len(private) + ROOM_BYTES_MIN)
-                except CloseConnection as refusal:
-                    self.close(str(refusal))
-                    return
+            if not self._make_room():
+                return
             self._paused = False
             self._transport.resume_reading()
             if self._end > self._start:
                 self.edge.loop.call_soon(self._serve_rest)
+
+    def _make_room(self) -> bool:
+        """Have room to read into: for the rest of a frame, or behind requests that wait for their turn."""
+        private = self._private
+        if private is None or self._end < len(private):
+            return True
+        wanted = _bytes_wanted(private, self._start, self._end - self._start)
+        try:
+            if wanted > len(private) - self._start:
+                self._grow_private(private, wanted)
+            else:
+                self._replace_private(private, len(private) + ROOM_BYTES_MIN)
+        except CloseConnection as refusal:
+            self.close(str(refusal))
+            return False
+        return True
 
     def _serve_rest(self) -> None:
         """Serve the requests that had arrived before the pause, without anything new arriving."""

@@ -33,6 +33,8 @@ SHARED_BUFFER_BYTES = 128 << 10
 ENCRYPTED_BUFFER_BYTES = 512 << 10
 RECEIVE_BYTES_DEFAULT_MAX = 1 << 30
 TICK_SECONDS = 1.0
+#: how often memory is given back after much was received: what was made of it is in use a while longer
+TRIMS = 3
 BUFFER_IDLE_MS = 5_000
 REPORTS_REMEMBERED_MAX = 1_000
 #: a client id may have 32 KB; whoever makes one up must not fill the log with it
@@ -60,7 +62,7 @@ class Edge:
         self.in_flight_max = settings.get_int("tidelog.connection.requests.max")
         self.connections: set[Connection] = set()
         self.receive_bytes = 0
-        self._released_bytes = 0
+        self._released_bytes = self._trims_left = 0
         #: what makes wall-clock time of the performance counter: turns read one clock for both
         self.epoch_ns = 0
         #: coarse monotonic time, good enough to notice idle connections
@@ -173,6 +175,9 @@ class Edge:
         # First of all: whatever goes wrong in one tick, there is a next.
         if self._released_bytes >= allocator.TRIMMED_AFTER_BYTES:
             self._released_bytes = 0
+            self._trims_left = TRIMS
+        if self._trims_left:
+            self._trims_left -= 1
             self.broker.background.run(allocator.trim, lambda outcome: None)
         self._tick_handle = self.loop.call_later(TICK_SECONDS, self._tick)
         self.monotonic_ms = now_ms = self.clock.monotonic_ms()

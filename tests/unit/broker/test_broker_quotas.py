@@ -184,7 +184,7 @@ def test_reading_and_writing_a_request_is_counted(
     """A large request costs most before and behind its handler."""
     now_ns = 0
     monkeypatch.setattr(dispatch, "clock_ns", lambda: now_ns)
-    decode, encode = messages.decode_request, messages.encode_response
+    decode, encode = messages.decode_request, messages.encode_response_pieces
 
     def slow(work: Any, milliseconds: int) -> Any:
         def run(*arguments: Any) -> Any:
@@ -195,7 +195,7 @@ def test_reading_and_writing_a_request_is_counted(
         return run
 
     monkeypatch.setattr(messages, "decode_request", slow(decode, 700))
-    monkeypatch.setattr(messages, "encode_response", slow(encode, 300))
+    monkeypatch.setattr(messages, "encode_response_pieces", slow(encode, 300))
     limit(node, {"client-id": "test"}, request_percentage=1.0)
     told = call(node, "DescribeCluster", 0, {}).throttle_time.total_seconds()
     # Ten seconds' worth are free, a second of work is a hundred seconds' worth; the answer tells of a part.

@@ -22,7 +22,7 @@ from kio_entities import build
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import api_versions, fetch, messages, produce
 from tidelog.protocol.apis import APIS
-from tidelog.protocol.headers import response_frame
+from tidelog.protocol.headers import response_chunks, response_frame
 from tidelog.protocol.primitives import (
     DECODING_ERRORS,
     MalformedRequest,
@@ -347,6 +347,22 @@ def test_every_message_is_written_as_kio_writes_it() -> None:
                     count += 1
                 assert encode(api, version, {}) == out.getvalue(), (api, version, side)
     assert count > 500
+
+
+def test_large_answers_are_made_in_pieces() -> None:
+    rows = [
+        {"error_code": 0, "name": f"{number:05d}" + "n" * 3_000, "partitions": []} for number in range(999)
+    ]
+    fields = {"brokers": [], "cluster_id": "x", "controller_id": 1, "topics": rows}
+    whole = messages.encode_response(APIS[3], 12, fields)
+    pieces = messages.encode_response_pieces(APIS[3], 12, fields)
+    assert len(pieces) == 3 and b"".join(pieces) == whole
+    chunks = response_chunks(APIS[3], 12, 77, pieces)
+    assert isinstance(chunks, list) and b"".join(chunks) == response_frame(APIS[3], 12, 77, whole)
+    small = messages.encode_response_pieces(APIS[3], 12, {**fields, "topics": rows[:1]})
+    assert len(small) == 1 and response_chunks(APIS[3], 12, 77, small) == response_frame(
+        APIS[3], 12, 77, small[0]
+    )
 
 
 def test_messages_of_errors_are_cut_to_fit() -> None:
