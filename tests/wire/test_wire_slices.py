@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 from kafka_wire import WireClient, batch_of, fetch_frame, frame, produce_frame, request_frame
 
-from tidelog.protocol import slices as slices_module
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.record import Record
 from tidelog.server import connection as connection_module
+from tidelog.server import sliced_calls
 from tidelog.server.connection import Connection
 from tidelog.server.edge import Edge
 from tidelog.server.process import BrokerThread
@@ -25,7 +25,7 @@ NAMES = 2_000
 @pytest.fixture
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices and turns that are over at once, so that everything that can be put aside is."""
-    monkeypatch.setattr(slices_module, "SLICE_NS", 0)
+    monkeypatch.setattr(sliced_calls, "SLICE_NS", 0)
     monkeypatch.setattr(connection_module, "TURN_NS", 0)
 
 
@@ -162,7 +162,7 @@ def test_others_are_served_while_a_long_request_is(
     broker: BrokerThread, edge: Edge, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who asks while a long request is under way gets the answer before that is over."""
-    monkeypatch.setattr(slices_module, "SLICE_NS", 100_000)
+    monkeypatch.setattr(sliced_calls, "SLICE_NS", 100_000)
     with open_stream(broker) as stream:
         stream.sendall(metadata(7, 40_000, 6))
         while not len(edge.long_work):

@@ -32,5 +32,5 @@ def split_address(text: str, default_port: int) -> tuple[str, int]:
         host, colon, port = plain.partition(":")
         port = port if colon else str(default_port)
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
-        raise ValueError(f"{text!r} is not host:port")
+        raise ValueError(f"{text!r} is not HOST:PORT")
     return host, int(port)

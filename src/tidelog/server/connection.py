@@ -23,8 +23,8 @@ from tidelog.broker.metrics import SHORT_COUNT_TIMED
 from tidelog.protocol.apis import FETCH
 from tidelog.protocol.headers import FRAME_SIZE_MIN
 from tidelog.protocol.primitives import INT32
-from tidelog.protocol.slices import Unfinished
 from tidelog.server.output import SocketOutput
+from tidelog.server.sliced_calls import Unfinished
 
 if TYPE_CHECKING:
     from tidelog.security.listeners import ListenerSecurity

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from tidelog.broker.broker import Broker
 from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher
 from tidelog.model.ports import Clock
-from tidelog.protocol.slices import Slices
 from tidelog.server import allocator
 from tidelog.server.connection_limits import ConnectionLimits
 from tidelog.server.long_work import LongWork
+from tidelog.server.sliced_calls import Slices
 
 if TYPE_CHECKING:
     from tidelog.security.listeners import ListenerSecurity

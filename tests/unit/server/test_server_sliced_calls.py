@@ -7,16 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.protocol import slices as slices_module
-from tidelog.protocol.slices import Slices, Unfinished, checkpoint, clock_ns, each, whole
+from tidelog.protocol import slices as checkpoints
+from tidelog.protocol.slices import checkpoint, clock_ns, each, running, whole
+from tidelog.server import sliced_calls
+from tidelog.server.sliced_calls import Slices, Unfinished
 
 
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slices]:
     """Slices that are over at once: every checkpoint pauses."""
-    monkeypatch.setattr(slices_module, "SLICE_NS", 0)
+    monkeypatch.setattr(sliced_calls, "SLICE_NS", 0)
     yield Slices()
-    assert slices_module._running.call is None
+    assert running.call is None
 
 
 def test_a_call_without_checkpoints_is_a_call(slices: Slices) -> None:
@@ -118,7 +120,8 @@ def test_other_threads_do_not_pause(slices: Slices) -> None:
 
 def test_time_spent_waiting_is_not_the_calls(slices: Slices, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000]
-    monkeypatch.setattr(slices_module, "perf_counter_ns", lambda: now[0])
+    for module in (sliced_calls, checkpoints):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
 
     def work() -> int:
         began = clock_ns()
