@@ -27,7 +27,6 @@ from tidelog.model.acls import (
     AclOperation,
     ResourceType,
 )
-from tidelog.protocol.slices import whole
 from tidelog.security.acl import AclIndex, parse_super_users
 
 if TYPE_CHECKING:
@@ -211,8 +210,8 @@ class Authorization:
         broker = self._broker
         guard = GUARDS.get(request.api.name)
         if guard is None:
-            return whole(handler, broker, request)
-        return guard(Access(self, request, broker), request, lambda asked: whole(handler, broker, asked))
+            return handler(broker, request)
+        return guard(Access(self, request, broker), request, lambda asked: handler(broker, asked))
 
     def __repr__(self) -> str:
         return f"<Authorization super_users={len(self._super_users)} allowed={len(self._allowed)}>"

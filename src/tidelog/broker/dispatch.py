@@ -6,7 +6,8 @@ protocol has no answer (Produce with acks=0). It raises `CloseConnection` where 
 an unknown API or version, or bytes that do not follow the schema.
 
 Reading a request, asking the authorizer and writing the answer can be put aside for a while, where the caller
-runs `handle` in slices (`protocol/slices.py`); what a handler does is one step.
+runs `handle` in slices (`protocol/slices.py`); what a handler does is one step, unless its module says
+`MAY_PAUSE`: it reads one image, and nothing that changes.
 
 Produce, Fetch and ApiVersions have hand-written codecs; every other API is decoded and encoded through kio
 and served by the module of its name in `tidelog.broker.handlers`, imported on first use.
@@ -16,6 +17,7 @@ import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetch_shapes import FetchShape
@@ -425,7 +427,8 @@ class Dispatcher:
         handler = self._handlers.get(api.key)
         if handler is None:
             module = importlib.import_module(f"tidelog.broker.handlers.{api.module}")
-            handler = self._handlers[api.key] = module.handle
+            handler = module.handle if hasattr(module, "MAY_PAUSE") else partial(whole, module.handle)
+            self._handlers[api.key] = handler
         body = messages.decode_request(api, version, frame, position, self._elements_max)
         request = Request(context, api, version, body)
         quotas = self._broker.quotas
@@ -439,7 +442,7 @@ class Dispatcher:
         authorization = self._broker.authorization
         if authorization is not None:
             return authorization.serve(handler, request)
-        return whole(handler, self._broker, request)
+        return handler(self._broker, request)
 
     @staticmethod
     def _settle(result: Any) -> Any:

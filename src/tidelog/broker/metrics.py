@@ -96,9 +96,9 @@ class RequestMetrics:
             self._short.observe(self._short.sum_ns // timed if timed else 0, self.short_count)
             self.short_count = 0
 
-    def error(self, key: int, code: int, count: int = 1) -> None:
-        """An answer carries an error code, perhaps several times."""
-        self.errors[key, int(code)] += count
+    def error(self, key: int, code: int) -> None:
+        """An answer carries an error code."""
+        self.errors[key, int(code)] += 1
 
     def look_for_errors(self, key: int, answer: Mapping[str, Any]) -> None:
         """Count the error codes in the answer of a control-plane request."""

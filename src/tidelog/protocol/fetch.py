@@ -47,7 +47,7 @@ from tidelog.protocol.primitives import (
     too_many_partitions,
     unsigned_varint,
 )
-from tidelog.protocol.slices import STEP, checkpoint
+from tidelog.protocol.slices import paced
 
 FIRST_FLEXIBLE = 12
 FIRST_TOPIC_ID = 13
@@ -189,16 +189,14 @@ def _decode_topics(
     topics: list[tuple[str | UUID, list[FetchPartition]]] = []
     count, position = read_length(buffer, position)
     left = PARTITIONS_MAX - count
-    for _ in range(count):
+    for _ in paced(range(count)):
         topic, position = _decode_topic_key(buffer, position, version)
         partition_count, position = read_length(buffer, position)
         left -= partition_count
         if left < 0:
             raise too_many_partitions()
         partitions: list[FetchPartition] = []
-        for number in range(partition_count):
-            if number % STEP == STEP - 1:
-                checkpoint()
+        for _ in paced(range(partition_count)):
             partitions.append(_fetch_partition(layout.unpack_from(buffer, position), version))
             position += layout.size
             if flexible:
@@ -208,9 +206,10 @@ def _decode_topics(
                     position, left = skip_counted_tags(buffer, position, left)
         topics.append((topic, partitions))
         if flexible:
-            position, left = skip_counted_tags(buffer, position, left)
-        if len(topics) % STEP == 0:
-            checkpoint()
+            if buffer[position] == 0:
+                position += 1
+            else:
+                position, left = skip_counted_tags(buffer, position, left)
     return topics, position
 
 
@@ -222,7 +221,7 @@ def _decode_forgotten(
     forgotten: list[tuple[str | UUID, list[int]]] = []
     count, position = read_length(buffer, position)
     left = PARTITIONS_MAX - count
-    for _ in range(count):
+    for _ in paced(range(count)):
         topic, position = _decode_topic_key(buffer, position, version)
         partition_count, position = read_length(buffer, position)
         left -= partition_count
@@ -233,8 +232,6 @@ def _decode_forgotten(
         position += 4 * partition_count
         if flexible:
             position, left = skip_counted_tags(buffer, position, left)
-        if len(forgotten) % STEP == 0:
-            checkpoint()
     return forgotten, position
 
 
@@ -325,15 +322,13 @@ def encode_response(
     parts.append(count(len(topics) + flexible))
     chunks: list[bytes | R] = []
     ranges_bytes = 0
-    for topic, partitions in topics:
+    for topic, partitions in paced(topics):
         if isinstance(topic, UUID):
             parts.append(topic.bytes)
         else:
             parts.append(compact_string(topic) if flexible else string(topic))
         parts.append(count(len(partitions) + flexible))
-        for number, fetched in enumerate(partitions):
-            if number % STEP == STEP - 1:
-                checkpoint()
+        for fetched in paced(partitions):
             parts.append(_partition_head(fetched, version))
             if fetched.records is not None:
                 ranges_bytes += fetched.records.size_bytes
@@ -347,8 +342,6 @@ def encode_response(
                     parts.append(_partition_tags(fetched))
         if flexible:
             parts.append(NO_TAGS)
-        if len(parts) % STEP == 0:
-            checkpoint()
     if flexible:
         parts.append(NO_TAGS)
     if parts:

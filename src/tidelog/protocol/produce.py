@@ -44,7 +44,7 @@ from tidelog.protocol.primitives import (
     too_many_partitions,
     unsigned_varint,
 )
-from tidelog.protocol.slices import STEP, checkpoint
+from tidelog.protocol.slices import paced
 
 FIRST_FLEXIBLE = 9
 FIRST_TOPIC_ID = 13
@@ -93,16 +93,14 @@ def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
     topic_count, position = read_array_length(buffer, position + 6)
     topics: list[ProduceTopic] = []
     left = PARTITIONS_MAX - topic_count
-    for _ in range(topic_count):
+    for _ in paced(range(topic_count)):
         name, position = read_string(buffer, position)
         partition_count, position = read_array_length(buffer, position)
         left -= partition_count
         if left < 0:
             raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
-        for number in range(partition_count):
-            if number % STEP == STEP - 1:
-                checkpoint()
+        for _ in paced(range(partition_count)):
             index, length = _INDEX_LENGTH.unpack_from(buffer, position)
             position += 8
             if length < 0:
@@ -111,8 +109,6 @@ def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
             partitions.append((index, checked_slice(buffer, position, length)))
             position += length
         topics.append((name, partitions))
-        if len(topics) % STEP == 0:
-            checkpoint()
     if position != len(buffer):
         raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Produce request")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -125,7 +121,7 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
     topics: list[ProduceTopic] = []
     topic: str | UUID
     left = PARTITIONS_MAX - topic_count
-    for _ in range(topic_count):
+    for _ in paced(range(topic_count)):
         if version >= FIRST_TOPIC_ID:
             topic, position = read_uuid(buffer, position)
         else:
@@ -135,9 +131,7 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
         if left < 0:
             raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
-        for number in range(partition_count):
-            if number % STEP == STEP - 1:
-                checkpoint()
+        for _ in paced(range(partition_count)):
             index = INT32.unpack_from(buffer, position)[0]
             length, position = read_unsigned_varint(buffer, position + 4)
             if length == 0:
@@ -151,9 +145,10 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
             else:
                 position, left = skip_counted_tags(buffer, position, left)
         topics.append((topic, partitions))
-        position, left = skip_counted_tags(buffer, position, left)
-        if len(topics) % STEP == 0:
-            checkpoint()
+        if buffer[position] == 0:
+            position += 1
+        else:
+            position, left = skip_counted_tags(buffer, position, left)
     position = skip_tags(buffer, position)
     if position != len(buffer):
         raise MalformedRequest(f"{len(buffer) - position} bytes after the end of a Produce request")
@@ -190,7 +185,7 @@ def encode_response(
     """Encode a whole response frame."""
     flexible = version >= FIRST_FLEXIBLE
     parts: list[bytes] = [b"", unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))]
-    for topic, partitions in topics:
+    for topic, partitions in paced(topics):
         count = len(partitions)
         if not flexible:
             assert isinstance(topic, str)
@@ -199,9 +194,7 @@ def encode_response(
             parts.append(compact_string(topic) + unsigned_varint(count + 1))
         else:
             parts.append(topic.bytes + unsigned_varint(count + 1))
-        for number, produced in enumerate(partitions):
-            if number % STEP == STEP - 1:
-                checkpoint()
+        for produced in paced(partitions):
             if version >= 5:
                 parts.append(_V5_PARTITION.pack(*produced[:5]))
                 if version >= 8:
@@ -210,8 +203,6 @@ def encode_response(
                 parts.append(_V3_PARTITION.pack(*produced[:4]))
         if flexible:
             parts.append(b"\x00")
-        if len(parts) % STEP == 0:
-            checkpoint()
     parts.append(INT32.pack(throttle_time_ms))
     if flexible:
         parts.append(b"\x00")

@@ -13,7 +13,7 @@ Behaviour
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -37,7 +37,7 @@ from tidelog.protocol.fetch import (
     decode_request,
     encode_response,
 )
-from tidelog.protocol.slices import STEP, checkpoint, whole
+from tidelog.protocol.slices import STEP, checkpoint, paced, whole
 from tidelog.storage.readable_log import LogSlice
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Chunks = list[bytes | LogSlice]
+Asked = tuple[PartitionKey, FetchPartition]
 #: partitions in a session that do not exist, or not yet: a client may be ahead of this broker
 UNKNOWN_PARTITIONS_MAX = 100
 #: from here on a consumer says which rack it is in, and may read from followers
@@ -68,6 +69,17 @@ class Collected:
         self.failed = False
         #: whether there is any partition to wait for
         self.found = False
+
+
+def _until_found(asked: list[Asked], collected: Collected) -> Iterator[Asked]:
+    """What is asked for, one by one, in slices as long as there is nothing to wait for.
+
+    After that what arrives meanwhile would be missed.
+    """
+    for number, item in enumerate(asked):
+        if number % STEP == STEP - 1 and not collected.found:
+            checkpoint()
+        yield item
 
 
 class FetchPlan:
@@ -93,7 +105,7 @@ class FetchPlan:
         self.version = version
         self.correlation_id = correlation_id
 
-    def wanted(self) -> Iterable[tuple[PartitionKey, FetchPartition]]:
+    def wanted(self) -> list[Asked]:
         """What the client wants, in the order it is to be served."""
         if self.session is not None:
             return [(key, cached.wanted) for key, cached in self.session.partitions.items()]
@@ -136,10 +148,8 @@ class FetchPlan:
         rack = request.rack_id if self.broker.rack_aware_reads else ""
         find_partition = self.broker.find_partition
         guarded = self.broker.authorization is not None
-        for number, (key, wanted) in enumerate(self.wanted()):
-            if number % STEP == STEP - 1 and not collected.found:
-                # Not once there is something to wait for: what arrives meanwhile would be missed.
-                checkpoint()
+        asked = self.wanted()
+        for key, wanted in asked if len(asked) <= STEP else _until_found(asked, collected):
             if guarded and not self._may_read(key):
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 collected.rows.append((key, Fetched(wanted.partition, code)))
@@ -195,9 +205,7 @@ class FetchPlan:
             partition.sent_bytes += size_bytes
             partition.sent_messages += messages
         topics: dict[str | UUID, list[Fetched]] = {}
-        for number, ((topic, _), fetched) in enumerate(rows):
-            if number % STEP == STEP - 1:
-                checkpoint()
+        for (topic, _), fetched in paced(rows):
             topics.setdefault(topic, []).append(fetched)
             if fetched.error:
                 self.broker.metrics.requests.error(FETCH, fetched.error)
@@ -328,9 +336,7 @@ def _may_remember(broker: "Broker", context: ConnectionContext, request: FetchRe
     """Whether a session may keep what a request names: all of it may be read, and nearly all exists."""
     image, authorization = broker.image, broker.authorization
     unknown = 0
-    for number, (asked, partitions) in enumerate(request.topics):
-        if number % STEP == STEP - 1:
-            checkpoint()
+    for asked, partitions in paced(request.topics):
         name = asked if isinstance(asked, str) else image.topic_names_by_id.get(asked)
         if authorization is not None and (
             name is None or not authorization.allows(context, AclOperation.READ, ResourceType.TOPIC, name)
@@ -347,15 +353,11 @@ def _may_remember(broker: "Broker", context: ConnectionContext, request: FetchRe
 def _refuse_follower(request: FetchRequest, version: int, correlation_id: int) -> Chunks:
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topics: list[tuple[str | UUID, list[Fetched]]] = []
-    for topic, wanted_list in request.topics:
+    for topic, wanted_list in paced(request.topics):
         rows: list[Fetched] = []
-        for wanted in wanted_list:
+        for wanted in paced(wanted_list):
             rows.append(Fetched(wanted.partition, code))
-            if len(rows) % STEP == 0:
-                checkpoint()
         topics.append((topic, rows))
-        if len(topics) % STEP == 0:
-            checkpoint()
     return encode_response(topics, version, correlation_id)
 
 

@@ -32,6 +32,7 @@ from tidelog.controller.internal_topics import internal_topic
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import INTERNAL_TOPICS, topic_name_fault
 from tidelog.model.image import ClusterImage, TopicImage
+from tidelog.protocol.slices import each, whole
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 Fields = dict[str, object]
 
+#: the answer is made from one image, in slices where it is long
+MAY_PAUSE = True
 #: the other topics of the request are not kept waiting for longer
 CREATION_MS_MAX = 3_000
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
@@ -64,9 +67,9 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
             for name, result in zip(missing, results, strict=True)
             if isinstance(result, Refused)
         }
-        parked.answer(_answer(broker, request, refused))
+        parked.answer(whole(_answer, broker, request, refused))
 
-    broker.metadata.submit(CreateTopics(specs), created, timeout_ms=CREATION_MS_MAX)
+    whole(broker.metadata.submit, CreateTopics(specs), created, timeout_ms=CREATION_MS_MAX)
     return parked
 
 
@@ -86,7 +89,7 @@ def _topics_to_create(broker: "Broker", request: "Request") -> list[str]:
     topics = broker.image.topics
     missing = dict.fromkeys(
         topic.name
-        for topic in request.body.topics
+        for topic in each(request.body.topics)
         if topic.name is not None and topic.name not in topics and topic_name_fault(topic.name) is None
     )
     if not missing or not broker.settings.get_bool("auto.create.topics.enable") or not broker.image.brokers:
@@ -122,12 +125,11 @@ def _answer(broker: "Broker", request: "Request", refused: Mapping[str, ErrorCod
         }
 
     if _asks_for_all(request):
-        topics = [known(topic) for topic in image.topics.values()]
+        topics = [known(topic) for topic in each(image.topics.values())]
     else:
         topics = []
-        for name, topic_id in dict.fromkeys(
-            (topic.name, getattr(topic, "topic_id", None)) for topic in body.topics
-        ):
+        asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in each(body.topics))
+        for name, topic_id in each(asked):
             topic = _find(image, name, topic_id)
             if topic is None:
                 topics.append(_unknown_topic(name, topic_id, request.version, refused))

@@ -17,7 +17,6 @@ first batch of a transaction in each partition (see transactional_produce).
 """
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,7 +46,7 @@ from tidelog.protocol.produce import (
     decode_request,
     encode_response,
 )
-from tidelog.protocol.slices import STEP, checkpoint, whole
+from tidelog.protocol.slices import STEP, checkpoint, paced, whole
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -461,6 +460,9 @@ def _append_topics(
     broker: "Broker", context: ConnectionContext, request: ProduceRequest, doing: Doing
 ) -> list[ProducedTopic]:
     """Append topic by topic, in slices until something is appended: what waits for it must not come late."""
+    if len(request.topics) == 1:
+        topic, partitions = request.topics[0]
+        return [(topic, _append_topic(broker, context, topic, partitions, doing))]
     answers: list[ProducedTopic] = []
     append: Callable[..., list[PartitionProduced]] = _append_topic
     for topic, partitions in request.topics:
@@ -544,12 +546,7 @@ def _refusal(index: int, refused: Refused, log_start_offset: int) -> PartitionPr
 def _refused_rows(
     partitions: list[tuple[int, memoryview | None]], code: ErrorCode
 ) -> list[PartitionProduced]:
-    rows: list[PartitionProduced] = []
-    for index, _ in partitions:
-        rows.append(PartitionProduced(index, code))
-        if len(rows) % STEP == 0:
-            checkpoint()
-    return rows
+    return [PartitionProduced(index, code) for index, _ in paced(partitions)]
 
 
 def _refuse_all(request: ProduceRequest, code: ErrorCode) -> list[ProducedTopic]:
@@ -557,10 +554,10 @@ def _refuse_all(request: ProduceRequest, code: ErrorCode) -> list[ProducedTopic]
 
 
 def _count_errors(broker: "Broker", answers: list[ProducedTopic]) -> None:
-    counted = Counter(produced.error for _, partitions in answers for produced in partitions)
-    for error, count in counted.items():
-        if error:
-            broker.metrics.requests.error(PRODUCE, error, count)
+    for _, partitions in answers:
+        for produced in partitions:
+            if produced.error:
+                broker.metrics.requests.error(PRODUCE, produced.error)
 
 
 def _close_on_error(answers: list[ProducedTopic]) -> None:
