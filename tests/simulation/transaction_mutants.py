@@ -259,6 +259,10 @@ def _refused_batches_are_overtaken() -> Patch:
     return TransactionalWrites, "_remember", lambda self, write, place, error: None
 
 
+def _refusals_count_for_ever() -> Patch:
+    return TransactionalWrites, "_is_known", lambda self, key, place: False
+
+
 def _epochs_before_pending_steps() -> Patch:
     original = machine_module.end_verdict
 
@@ -343,6 +347,7 @@ MUTANTS: dict[str, Callable[[], Patch]] = {
     "batches of an unknown producer are judged before its first one": _judged_before_the_first,
     "batches in flight do not wait for each other": _nobody_waits_for_the_first,
     "a batch that must come again is overtaken": _refused_batches_are_overtaken,
+    "a batch that another leader got is waited for": _refusals_count_for_ever,
     "an end is judged by its epoch before the markers of the last are written": _epochs_before_pending_steps,
     "a producer's next id is unknown before it is stored": _producer_ids_before_pending_steps,
     "a marker of the last transaction is taken for one of the next": _every_marker_breaks_guards,

@@ -22,6 +22,7 @@ TRY_AGAIN = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
 #: what only a producer may be told that was replaced, or too slow

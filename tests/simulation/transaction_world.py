@@ -11,8 +11,9 @@ is overtaken by the next one is dropped here, and so is a marker of theirs after
 
 Producers have several batches in flight. They go through the queues that brokers really use
 (`transactional_writes`); the coordinator is on the same broker or on another, which takes its time to answer
-or does not. A producer that nobody replaced and that was not too slow must never be told that it is fenced,
-unknown or, with its first batch in flight, out of order.
+or does not. Two brokers take turns in leading the partitions, each with queues of its own. A producer that
+nobody replaced and that was not too slow must never be told that it is fenced, unknown or, with its first
+batch in flight, out of order.
 """
 
 import hashlib
@@ -79,6 +80,8 @@ class Partition:
     def __init__(self, world: "TransactionWorld", place: TopicPartition) -> None:
         self.world = world
         self.place = place
+        self.leader = world.brokers[0]
+        self.leader_epoch = 0
         self.entries: list[Entry] = []
         self.producers = ProducerState()
         self.aborted: list[tuple[int, int, int]] = []
@@ -118,7 +121,7 @@ class Partition:
         if completed is not None and completed.aborted:
             self.aborted.append((completed.producer_id, completed.first_offset, completed.last_offset))
         self.entries.append(Entry(message.producer_id, message.producer_epoch, None, message.committed))
-        self.world.marked(self.place, message)
+        self.leader.marked(self.place, message)
         self.move_on()
         return ErrorCode.NONE
 
@@ -151,6 +154,77 @@ def _header(producer_id: int, producer_epoch: int, sequence: int, attributes: in
     return BatchHeader(0, 0, 0, 2, 0, attributes, 0, 0, 0, producer_id, producer_epoch, sequence, 1)
 
 
+class PartitionLeader:
+    """A broker that leads some of the partitions: what it keeps of their producers, and what it asks."""
+
+    def __init__(self, world: "TransactionWorld") -> None:
+        self.world = world
+        self.guards = Guards()
+        self.writes = TransactionalWrites(self)
+
+    def write(self, write: Write, answer: Callable[[ErrorCode], None]) -> None:
+        def append(refused: Mapping[TopicPartition, ErrorCode]) -> None:
+            partition = self.world.partitions[write.place]
+            led = ErrorCode.NONE if partition.leader is self else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            answer(refused.get(write.place) or led or partition.append(write))
+
+        key = ProducerKey(write.transactional_id, write.producer_id, write.producer_epoch)
+        sequences = {write.place: write.sequence}
+        self.writes.submit(transactional_writes.Write(key, sequences, write.client_version, append))
+
+    def marked(self, place: TopicPartition, marker: MarkersToWrite) -> None:
+        self.guards.transaction_ended(
+            place, marker.producer_id, marker.producer_epoch, marker.transaction_version
+        )
+        self.writes.transaction_ended(place, marker.producer_id)
+
+    # What the queues need of a broker.
+
+    def monotonic_ms(self) -> int:
+        return self.world.now_ms
+
+    def set_after(self, key: object, delay_ms: int, callback: Callable[[], None]) -> None:
+        self.world.at(delay_ms, callback)
+
+    def retry_ms(self) -> tuple[int, int]:
+        return 20, 100
+
+    def producers(self, place: TopicPartition) -> ProducerState | None:
+        partition = self.world.partitions[place]
+        return partition.producers if partition.leader is self else None
+
+    def leader_epoch(self, place: TopicPartition) -> int:
+        partition = self.world.partitions[place]
+        return partition.leader_epoch if partition.leader is self else -1
+
+    def verify_or_add(
+        self, asked: Asked, answer: Callable[[Mapping[TopicPartition, ErrorCode]], None]
+    ) -> None:
+        """Ask the coordinator here, or on another broker; a marker meanwhile makes its word worth nothing."""
+        _, producer_id, producer_epoch, places, _ = asked
+        guards = {
+            place: self.guards.set(place, producer_id, producer_epoch, self.leader_epoch(place))
+            for place in places
+        }
+        ended = False
+
+        def end(results: Mapping[TopicPartition, ErrorCode]) -> None:
+            nonlocal ended
+            if ended:
+                return
+            ended = True
+            answer(
+                {
+                    place: self.guards.end(
+                        place, producer_id, guard, results[place], self.leader_epoch(place)
+                    )
+                    for place, guard in guards.items()
+                }
+            )
+
+        self.world.ask_about(asked, end)
+
+
 class TransactionWorld:
     """Everything there is, and the order in which it happens."""
 
@@ -161,6 +235,7 @@ class TransactionWorld:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = 0
         self._trace = hashlib.sha256()
+        self.brokers = (PartitionLeader(self), PartitionLeader(self))
         self.partitions = {place: Partition(self, place) for place in PLACES}
         self.log: list[tuple[bytes, bytes | None]] = []
         self.decisions: dict[int, tuple[int, bool]] = {}
@@ -177,10 +252,8 @@ class TransactionWorld:
         self.processes: list[Producer] = []
         self.answers: dict[int, tuple[int, Callable[[dict[str, Any]], None]]] = {}
         self.timers: dict[Any, int] = {}
-        self.guards = Guards()
         self.disturbed: dict[str, int] = {}
         """How often something happened to an id that its producer may be fenced for."""
-        self.writes = TransactionalWrites(self)
         self.versions = {"v1": 0, "v2": 2, "v2-worn": 2, "v1-worn": 0, "v1-left": 0, "v2-left": 2}
         self._store_worn_ids()
         self.machine = self._new_machine()
@@ -211,6 +284,7 @@ class TransactionWorld:
             self.start_producer(name)
         self.at(TICK_MS, self.tick)
         self.at(self.random.randrange(3_000), self.misfortune)
+        self.at(self.random.randrange(1_000), self.lead_elsewhere)
         self._run_until(FAULTS_MS)
         self.faulty = False
         for producer in self.processes:
@@ -342,49 +416,21 @@ class TransactionWorld:
                 answer([error for error in answers if error is not None])
 
         for index, write in enumerate(writes):
-            self._write(write, lambda error, index=index: answered(index, error))
+            leader = self.partitions[write.place].leader
+            leader.write(write, lambda error, index=index: answered(index, error))
 
-    def _write(self, write: Write, answer: Callable[[ErrorCode], None]) -> None:
-        def append(refused: Mapping[TopicPartition, ErrorCode]) -> None:
-            answer(refused.get(write.place) or self.partitions[write.place].append(write))
+    def lead_elsewhere(self) -> None:
+        """A partition gets another leader, or the same one again in a new epoch."""
+        if not self.faulty:
+            return
+        partition = self.partitions[self.random.choice(PLACES)]
+        partition.leader = self.random.choice(self.brokers)
+        partition.leader_epoch += 1
+        self._note(f"{self.now_ms} {partition.place} is led in epoch {partition.leader_epoch}")
+        self.at(self.random.randrange(10, 1_000), self.lead_elsewhere)
 
-        key = ProducerKey(write.transactional_id, write.producer_id, write.producer_epoch)
-        sequences = {write.place: write.sequence}
-        self.writes.submit(transactional_writes.Write(key, sequences, write.client_version, append))
-
-    # What the queues need of a broker.
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def set_after(self, key: object, delay_ms: int, callback: Callable[[], None]) -> None:
-        self.at(delay_ms, callback)
-
-    def retry_ms(self) -> tuple[int, int]:
-        return 20, 100
-
-    def producers(self, place: TopicPartition) -> ProducerState:
-        return self.partitions[place].producers
-
-    def verify_or_add(
-        self, asked: Asked, answer: Callable[[Mapping[TopicPartition, ErrorCode]], None]
-    ) -> None:
-        """Ask the coordinator here, or on another broker; a marker meanwhile makes its word worth nothing."""
-        _, producer_id, producer_epoch, places, _ = asked
-        guards = {place: self.guards.set(place, producer_id, producer_epoch, 0) for place in places}
-        ended = False
-
-        def end(results: Mapping[TopicPartition, ErrorCode]) -> None:
-            nonlocal ended
-            if ended:
-                return
-            ended = True
-            answer(
-                {
-                    place: self.guards.end(place, producer_id, guard, results[place], 0)
-                    for place, guard in guards.items()
-                }
-            )
+    def ask_about(self, asked: Asked, end: Callable[[Mapping[TopicPartition, ErrorCode]], None]) -> None:
+        """A leader asks the coordinator about a transaction."""
 
         def arrive(later: Callable[[Callable[[], None]], None]) -> None:
             if asked.client_version < TRANSACTIONS_V2:
@@ -406,12 +452,6 @@ class TransactionWorld:
             slow = self.faulty and self.random.random() < 0.05
             back_ms = self.random.randrange(QUESTION_MS) if slow else self.delay()
             self.at(self.delay(), lambda: arrive(lambda answer: self.at(back_ms, answer)))
-
-    def marked(self, place: TopicPartition, marker: MarkersToWrite) -> None:
-        self.guards.transaction_ended(
-            place, marker.producer_id, marker.producer_epoch, marker.transaction_version
-        )
-        self.writes.transaction_ended(place, marker.producer_id)
 
     def check_accepted(self, write: Write) -> None:
         """A batch may only land in the producer's own undecided transaction, as it is on stable ground."""
@@ -628,7 +668,8 @@ class TransactionWorld:
 
     def check_end(self) -> None:
         must(not self.machine.undecided(), f"never decided: {self.machine.undecided()}")
-        must(not self.writes._queues, f"still waiting: {self.writes}")
+        for broker in self.brokers:
+            must(not broker.writes._queues, f"still waiting: {broker.writes}")
         visible: dict[int, dict[TopicPartition, int]] = {}
         for place, partition in self.partitions.items():
             must(

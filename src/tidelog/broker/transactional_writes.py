@@ -13,8 +13,8 @@ Three rules of Kafka's are kept at the front of the queue:
   for producers of transactions v2: every `add.partitions.to.txn.retry.backoff.ms`, for at most
   `add.partitions.to.txn.retry.backoff.max.ms`.
 - A batch that was refused for now will come again. Until it does, batches with higher sequences of a producer
-  that is new to the partition are out of order: the lowest sequence is remembered, until the transaction is
-  open in the partition or ended there, or another leader epoch begins: the batch may have gone elsewhere.
+  that is new to the partition are out of order: the lowest sequence is remembered until the log knows the
+  producer, by a batch or a marker that was appended here or that came from another leader meanwhile.
 - Producers of transactions v2 start every epoch at sequence 0, also where the partition does not know them.
 """
 
@@ -68,7 +68,6 @@ class Write:
         "asked_at_ms",
         "client_version",
         "key",
-        "leader_epochs",
         "sequences",
         "verdict",
     )
@@ -85,7 +84,6 @@ class Write:
         self.client_version = client_version
         self.append = append
         self.asked: tuple[TopicPartition, ...] = ()
-        self.leader_epochs: dict[TopicPartition, int] = {}
         self.asked_at_ms: int | None = None
         self.verdict: dict[TopicPartition, ErrorCode] | None = None
 
@@ -105,9 +103,6 @@ class Surroundings(Protocol):
 
     def producers(self, place: TopicPartition) -> ProducerState | None:
         """The producers of a partition; None if it is not led here."""
-
-    def leader_epoch(self, place: TopicPartition) -> int:
-        """The epoch in which a partition is led here; -1 if it is not."""
 
     def verify_or_add(self, asked: Asked, answer: Callable[[Results], None]) -> None:
         """Ask the coordinator; `answer` is called once, perhaps at once."""
@@ -140,10 +135,6 @@ class BrokerSurroundings:
         partition = self._broker.partition(*place)
         return None if partition is None else partition.log.producers
 
-    def leader_epoch(self, place: TopicPartition) -> int:
-        partition = self._broker.partition(*place)
-        return -1 if partition is None else partition.leader_epoch
-
 
 class TransactionalWrites:
     """The queues of all transactional producers that write to a broker."""
@@ -151,9 +142,9 @@ class TransactionalWrites:
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
         self._queues: dict[ProducerKey, deque[Write]] = {}
-        self._lowest: dict[tuple[TopicPartition, int], tuple[int, int, int]] = {}
-        """Of a producer in a partition: the leader's epoch and its own, and the lowest sequence that was
-        refused for now."""
+        self._lowest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        """Of a producer that is new to a partition: its epoch, and the lowest sequence that was refused for
+        now."""
 
     def __repr__(self) -> str:
         return f"<TransactionalWrites producers={len(self._queues)} refused={len(self._lowest)}>"
@@ -204,7 +195,6 @@ class TransactionalWrites:
             else:
                 unverified.append(place)
         write.asked = tuple(unverified)
-        write.leader_epochs = {place: self._surroundings.leader_epoch(place) for place in unverified}
         if not unverified:
             write.verdict = refused
             return
@@ -250,20 +240,19 @@ class TransactionalWrites:
             self._remember(write, place, verdict.get(place))
 
     def _lowest_sequence(self, key: ProducerKey, place: TopicPartition) -> int | None:
-        found = self._lowest.get((place, key.producer_id))
-        if found is None:
-            return None
-        leader_epoch, epoch, sequence = found
-        if leader_epoch != self._surroundings.leader_epoch(place):
-            del self._lowest[place, key.producer_id]
-            return None
-        return sequence if epoch == key.producer_epoch else None
+        epoch, sequence = self._lowest.get((place, key.producer_id), (-1, -1))
+        return sequence if epoch == key.producer_epoch and not self._is_known(key, place) else None
+
+    def _is_known(self, key: ProducerKey, place: TopicPartition) -> bool:
+        """Whether the log orders the producer's batches itself: by what was appended here, or by what came
+        from another leader since."""
+        producers = self._surroundings.producers(place)
+        return producers is not None and producers.epoch_of(key.producer_id) is not None
 
     def _remember(self, write: Write, place: TopicPartition, error: ErrorCode | None) -> None:
         """Know, or forget, which batch of a producer that is new to a partition has to come first."""
         _, producer_id, producer_epoch = write.key
-        producers = self._surroundings.producers(place)
-        if producers is not None and producers.has_open_transaction(producer_id, producer_epoch):
+        if self._is_known(write.key, place):
             self._lowest.pop((place, producer_id), None)
         elif error is None or error in RETRIABLE:
             lowest = self._lowest_sequence(write.key, place)
@@ -272,7 +261,6 @@ class TransactionalWrites:
             if len(self._lowest) >= LOWEST_SEQUENCES_MAX:
                 del self._lowest[next(iter(self._lowest))]
             self._lowest[place, producer_id] = (
-                write.leader_epochs[place],
                 producer_epoch,
                 sequence if lowest is None else min(lowest, sequence),
             )

@@ -31,7 +31,6 @@ class Bench:
     def __init__(self) -> None:
         self.now_ms = 0
         self.logs = {place: ProducerState() for place in (P0, P1, P2)}
-        self.epochs = dict.fromkeys(self.logs, 1)
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.questions: list[tuple[Asked, Callable[[Results], None]]] = []
         self.appended: list[tuple[TopicPartition, int, int]] = []
@@ -50,9 +49,6 @@ class Bench:
 
     def producers(self, place: TopicPartition) -> ProducerState | None:
         return self.logs.get(place)
-
-    def leader_epoch(self, place: TopicPartition) -> int:
-        return self.epochs[place] if place in self.logs else -1
 
     def verify_or_add(self, asked: Asked, answer: Callable[[Results], None]) -> None:
         self.questions.append((asked, answer))
@@ -175,12 +171,11 @@ def test_what_was_refused_before_a_marker_comes_no_more(bench: Bench) -> None:
     assert later == [NONE]
 
 
-def test_what_was_refused_in_an_earlier_leader_epoch_does_not_count(bench: Bench) -> None:
+def test_what_was_refused_before_another_led_does_not_count(bench: Bench) -> None:
     """The batch went to another leader, and so did those behind it: this one has them as a follower has."""
     first = bench.send((P0, 0), version=V1)
     bench.answer(ErrorCode.NOT_COORDINATOR)
     assert first == [ErrorCode.NOT_COORDINATOR] and bench.writes._lowest
-    bench.epochs[P0] += 2
     for sequence in range(3):
         bench.logs[P0].update(header(7, 0, sequence), sequence, 0)
     bench.logs[P0].complete_transaction(7, 0, 1, 3, aborted=False, now_ms=0)
