@@ -75,7 +75,7 @@ class LongChecks:
 
         Otherwise `context.checked` has what was found of them, or None if there are none.
         """
-        if context.checked is not None:
+        if context.checked is not None or not self._any_may_take_long(request, now_ms):
             return True
         batches = self._batches(request, now_ms, may_write)
         long = [(batch, records) for batch, records in batches if batch.rules is not None]
@@ -112,6 +112,22 @@ class LongChecks:
         if context.checked is not None:
             return True
         context.wait_for = waiter.when_told
+        return False
+
+    def _any_may_take_long(self, request: ProduceRequest, now_ms: int) -> bool:
+        """A first look, which every request with several batches gets: nothing is made in it."""
+        partitions = self._broker.partitions
+        names_by_id = self._broker.image.topic_names_by_id
+        for topic, batches in request.topics:
+            name = topic if isinstance(topic, str) else names_by_id.get(topic)
+            for index, records in batches:
+                partition = partitions.get((name, index))  # type: ignore[arg-type]
+                if (
+                    partition is not None
+                    and records is not None
+                    and may_take_long(records, partition.rules, now_ms)
+                ):
+                    return True
         return False
 
     def _batches(

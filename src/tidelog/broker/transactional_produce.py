@@ -46,7 +46,11 @@ def is_transactional(records: memoryview | None) -> bool:
 
 
 def has_transactional_records(request: ProduceRequest) -> bool:
-    return any(is_transactional(records) for _, partitions in request.topics for _, records in partitions)
+    for _, partitions in request.topics:
+        for _, records in partitions:
+            if is_transactional(records):
+                return True
+    return False
 
 
 class TransactionalProduce(Parked):

@@ -121,6 +121,7 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
     topics: list[ProduceTopic] = []
     topic: str | UUID
     left = PARTITIONS_MAX - topic_count
+    size, unpack_index = len(buffer), INT32.unpack_from
     for _ in paced(range(topic_count)):
         if version >= FIRST_TOPIC_ID:
             topic, position = read_uuid(buffer, position)
@@ -132,14 +133,16 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
             raise too_many_partitions()
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in paced(range(partition_count)):
-            index = INT32.unpack_from(buffer, position)[0]
+            (index,) = unpack_index(buffer, position)
             length, position = read_unsigned_varint(buffer, position + 4)
             if length == 0:
                 partitions.append((index, None))
             else:
-                length -= 1
-                partitions.append((index, checked_slice(buffer, position, length)))
-                position += length
+                start = position
+                position += length - 1
+                if position >= size:  # there are tags behind
+                    raise MalformedRequest(f"records of {length - 1} bytes do not fit the frame")
+                partitions.append((index, buffer[start:position]))
             if buffer[position] == 0:
                 position += 1
             else:
@@ -157,15 +160,15 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
 
 _V3_PARTITION = struct.Struct(">ihqq")
 _V5_PARTITION = struct.Struct(">ihqqq")
+_V9_PARTITION = struct.Struct(">ihqqqBH")  # without record errors, message and tags
 _V8_CLEAN_TAIL = b"\x00\x00\x00\x00\xff\xff"  # no record errors, no message
-_V9_CLEAN_TAIL = b"\x01\x00\x00"  # no record errors, no message, no tags
 
 
 def _partition_tail(produced: PartitionProduced, version: int) -> bytes:
     """Record errors and message of one partition, from version 8 on."""
     flexible = version >= FIRST_FLEXIBLE
-    if not produced.record_errors and produced.error_message is None:
-        return _V9_CLEAN_TAIL if flexible else _V8_CLEAN_TAIL
+    if not flexible and not produced.record_errors and produced.error_message is None:
+        return _V8_CLEAN_TAIL
     text = compact_nullable_string if flexible else nullable_string
     count = len(produced.record_errors)
     parts = [unsigned_varint(count + 1) if flexible else INT32.pack(count)]
@@ -184,6 +187,7 @@ def encode_response(
 ) -> bytes:
     """Encode a whole response frame."""
     flexible = version >= FIRST_FLEXIBLE
+    pack_clean = _V9_PARTITION.pack
     parts: list[bytes] = [b"", unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))]
     for topic, partitions in paced(topics):
         count = len(partitions)
@@ -195,7 +199,11 @@ def encode_response(
         else:
             parts.append(topic.bytes + unsigned_varint(count + 1))
         for produced in paced(partitions):
-            if version >= 5:
+            index, error, base_offset, log_append_time_ms, log_start_offset, record_errors, message = produced
+            if flexible and not record_errors and message is None:
+                row = pack_clean(index, error, base_offset, log_append_time_ms, log_start_offset, 1, 0)
+                parts.append(row)
+            elif version >= 5:
                 parts.append(_V5_PARTITION.pack(*produced[:5]))
                 if version >= 8:
                     parts.append(_partition_tail(produced, version))

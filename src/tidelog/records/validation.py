@@ -72,7 +72,7 @@ RECORD_ERRORS_MAX = 1000
 #: the fields of a header that say whether a batch of a producer without an id is fit, without the others
 _CHECKED = struct.Struct(">qi4xbIhi8xqq6xi")
 _unpack_checked = _CHECKED.unpack_from
-_MAX_TIMESTAMP = struct.Struct(">q")
+_unpack_max_timestamp = struct.Struct(">q").unpack_from
 assert _CHECKED.size == HEADER_SIZE
 _CODEC_LAST = int(Codec.ZSTD)
 
@@ -342,12 +342,12 @@ def _stamp(view: memoryview, header: BatchHeader, now_ms: int) -> CheckedBatch:
 
 def may_take_long(view: memoryview, rules: ProduceRules, now_ms: int) -> bool:
     """Whether the records of a batch have to be walked; next to nothing is done to find out."""
-    if rules.walks or rules.codec is not None:
-        return len(view) >= HEADER_SIZE
-    if rules.log_append_time or len(view) < HEADER_SIZE:
+    if len(view) < HEADER_SIZE:
         return False
-    (max_timestamp_ms,) = _MAX_TIMESTAMP.unpack_from(view, MAX_TIMESTAMP_POSITION)
-    return bool(max_timestamp_ms > now_ms + rules.after_max_ms)
+    if rules.walks or rules.codec is not None:
+        return True
+    (max_timestamp_ms,) = _unpack_max_timestamp(view, MAX_TIMESTAMP_POSITION)
+    return max_timestamp_ms > now_ms + rules.after_max_ms and not rules.log_append_time
 
 
 def takes_long(view: memoryview, rules: ProduceRules) -> bool:
