@@ -2,10 +2,14 @@
 
 `History` is the truth about one partition: the bytes below the highest watermark that any leader ever had.
 They were committed, so they stay as they are, for ever and everywhere. After every event on a machine `check`
-compares its replicas with the histories, as far as something changed since the last look:
+compares its replicas with the histories, as far as something changed since the last look. A leader may
+advance its watermark and stand down within one event (a broker that stood still learns of a change of the
+ISR, and then that its session is over); what it committed is committed, so `watching` looks at it before it
+stands down, too.
 
 - one process leads in a leader epoch, for all time, and it leads with everything committed in its log;
 - a leader's watermark and log never go back; no watermark is beyond the log, or beyond what was committed;
+- a follower's watermark goes back only if, since its log was last written, somebody was elected uncleanly;
 - whatever lies below a replica's watermark is, byte for byte, what was committed;
 - every registered member of the ISR (as the store has it) has everything committed;
 - an idempotent producer's batches are committed in order, once each;
@@ -19,7 +23,8 @@ epochs that grow, one leader for an epoch, leaders out of the ISR, an ISR among 
 log directory that is online.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -101,13 +106,25 @@ class History:
 class Seen:
     """A replica as it was at the last look."""
 
-    __slots__ = ("end", "epoch", "leads", "log", "partition", "truncations", "verified", "watermark")
+    __slots__ = (
+        "end",
+        "epoch",
+        "last_epoch",
+        "leads",
+        "log",
+        "partition",
+        "truncations",
+        "verified",
+        "watermark",
+    )
 
     def __init__(self) -> None:
         self.partition: Partition | None = None
         self.log: PartitionLog | None = None
         self.leads = False
         self.epoch = -1
+        #: of the last batches in the log
+        self.last_epoch = -1
         self.watermark = 0
         self.end = 0
         self.truncations = 0
@@ -264,6 +281,33 @@ class Checker:
             del self._seen[key]
         self._store.changed.update(self._store.partitions)
 
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """For this time, look at leaders in the moment before they stand down."""
+        follow = Partition.follow
+
+        def look_and_follow(partition: Partition, leader_id: int, leader_epoch: int) -> None:
+            if partition.leads:
+                self._look_at_last(partition)
+            follow(partition, leader_id, leader_epoch)
+
+        Partition.follow = look_and_follow  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Partition.follow = follow  # type: ignore[method-assign]
+
+    def _look_at_last(self, partition: Partition) -> None:
+        for node_id, machine in self._machines.items():
+            seen = self._seen.get((node_id, partition.topic_id, partition.index))
+            if (
+                seen is not None
+                and seen.partition is partition
+                and seen.watermark != partition.high_watermark
+                and self._look(machine, partition)
+            ):
+                self._store.changed.add((partition.topic, partition.index))
+
     def check(self, machine: Machine | None) -> None:
         """Look at a machine that did something, and at what was committed to the store meanwhile."""
         touched = self._store.changed
@@ -311,11 +355,21 @@ class Checker:
                 watermark <= history.end,
                 f"{where}: a follower's watermark {watermark}, but only {history.end} was committed",
             )
+            if seen.partition is partition and watermark < seen.watermark:
+                self._look_at_cut(partition, seen, where)
         self._verify(seen, log, history, watermark, where)
         seen.partition, seen.log, seen.truncations = partition, log, log.truncation_count
         seen.leads, seen.epoch = partition.leads, partition.leader_epoch
         seen.watermark, seen.end = watermark, end
+        seen.last_epoch = log.leader_epochs.latest
         return True
+
+    def _look_at_cut(self, partition: Partition, seen: Seen, where: str) -> None:
+        record = self._store.partitions.get((partition.topic, partition.index))
+        must(
+            record is None or record.unclean_leader_epoch > seen.last_epoch,
+            f"{where}: cut below its watermark {seen.watermark}, to {partition.high_watermark}: {record}",
+        )
 
     @staticmethod
     def _boundary(history: History, end: int) -> int:

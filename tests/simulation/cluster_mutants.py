@@ -17,6 +17,7 @@ from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.liveness import Liveness
 from tidelog.broker.partition import Partition
+from tidelog.broker.replica_fetcher import ReplicaFetcher
 from tidelog.broker.replication import Replication
 from tidelog.controller import partition_change
 from tidelog.controller.machine import Controller
@@ -148,6 +149,21 @@ def _truncated_too_far() -> list[Patch]:
         original(self, [(partition, max(0, offset - 1)) for partition, offset in cuts], fully=fully)
 
     return [(Replication, "truncate", truncate)]
+
+
+def _cut_below_the_watermark() -> list[Patch]:
+    """A follower that diverges gives up all of the last epoch that it shares with its leader, and nothing
+    keeps it from that."""
+
+    def divergence(partition: Partition, diverging_epoch: tuple[int, int]) -> int:
+        starts = dict(partition.log.leader_epochs.entries)
+        return min(starts.get(diverging_epoch[0], 0), original(partition, diverging_epoch))
+
+    original = ReplicaFetcher._divergence
+    return [
+        (ReplicaFetcher, "_divergence", staticmethod(divergence)),
+        (Partition, "may_lose_committed", property(lambda self: True)),
+    ]
 
 
 def _batches_missing_on_followers() -> list[Patch]:
@@ -419,6 +435,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "a diverging log is not seen": _divergence_not_seen,
     "a diverging log is not truncated": _not_truncated,
     "truncation cuts one too many": _truncated_too_far,
+    "a follower cuts below its watermark": _cut_below_the_watermark,
     "a follower's log has gaps": _batches_missing_on_followers,
     "followers do not keep the producers": _no_producers_on_followers,
     "retries are appended again": _retries_are_appended_again,

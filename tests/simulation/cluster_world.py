@@ -138,6 +138,14 @@ class ClusterWorld(Cluster):
 
     def simulate(self) -> str:
         """Live through the story; returns what happened, in a few numbers. Raises Broken."""
+        with self.checker.watching():
+            self._live()
+        return (
+            f"{self.events.count} events, {self.checker.acknowledged_count} acknowledged, "
+            f"{len(self.audit.commits)} commits, {[h.end for h in self.checker.histories.values()]}"
+        )
+
+    def _live(self) -> None:
         machines = self.machines.values()
         must(self.run_until(lambda: all(m.registered for m in machines), 5_000), "no start")
         self._make_topic("t", 2, 3)
@@ -149,10 +157,6 @@ class ClusterWorld(Cluster):
         self._make_peace()
         must(self.run_until(self._at_rest, PEACE_MS), f"no rest after {PEACE_MS} ms: {self._unrest()}")
         self._check_end()
-        return (
-            f"{self.events.count} events, {self.checker.acknowledged_count} acknowledged, "
-            f"{len(self.audit.commits)} commits, {[h.end for h in self.checker.histories.values()]}"
-        )
 
     def _make_topic(self, name: str, partitions: int, replicas: int) -> None:
         spec = TopicSpec(name, partitions, replicas)

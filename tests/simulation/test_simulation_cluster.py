@@ -15,6 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import cluster_mutants
 import cluster_world
+from cluster_checks import Broken
+from cluster_machines import Machine
+
+from tidelog.broker.partition import Partition
 
 SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_CLUSTER_SEEDS", "200"))
 BLOCK = 50
@@ -44,3 +48,55 @@ def test_a_wrong_broker_is_noticed(mutant: str) -> None:
                 print(f"{mutant}: seed {seed}: {type(broken).__name__} {str(broken)[:100]}")
                 return
     pytest.fail(f"survived {MUTANT_SEEDS} seeds")
+
+
+def _leader_behind(monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> tuple[Machine, Partition]:
+    """A leader whose watermark is behind its log; the followers have all of it, or have not."""
+    world = cluster_world.ClusterWorld(1)
+    world._mood = []
+    assert world.run_until(lambda: all(machine.registered for machine in world.running), 10_000)
+    world._make_topic("t", 1, 3)
+    assert world.run_until(lambda: world.checker.acknowledged_count > 3, 10_000)
+    leader = next(machine for machine in world.running if machine.broker.partitions)
+    partition = leader.broker.partitions["t", 0]
+    assert world.run_until(lambda: partition.high_watermark == partition.log.log_end_offset, 10_000)
+    with monkeypatch.context() as held:
+        held.setattr(Partition, "advance_high_watermark", lambda self, now_ms: False)
+        others = [node_id for node_id in world.machines if node_id != leader.node_id]
+        if not replicated:
+            world.network.cuts.update((leader.node_id, other) for other in others)
+        assert world.run_until(lambda: partition.high_watermark < partition.log.log_end_offset, 10_000)
+        for client in world.clients:
+            client.stopped = True
+        world.run_for(100)
+        ends = {world.machines[node_id].broker.followed["t", 0].log.log_end_offset for node_id in others}
+        assert (ends == {partition.log.log_end_offset}) is replicated
+    return leader, partition
+
+
+def test_what_a_leader_commits_just_before_it_stands_down_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, partition = _leader_behind(monkeypatch, replicated=True)
+    world = machine.cluster
+    assert isinstance(world, cluster_world.ClusterWorld)
+    with world.checker.watching():
+        assert partition.advance_high_watermark(machine.clock.now_ms())
+        partition.follow(-1, partition.leader_epoch)
+        world.happened(machine)
+    assert world.checker.histories[partition.topic_id, 0].end == partition.log.log_end_offset
+
+
+def test_a_watermark_that_is_too_high_just_before_a_leader_stands_down_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, partition = _leader_behind(monkeypatch, replicated=False)
+    world = machine.cluster
+    assert isinstance(world, cluster_world.ClusterWorld)
+    with (
+        world.checker.watching(),
+        pytest.raises(Broken, match=r"t-0 in sync on \d: \d+ was committed, the log ends"),
+    ):
+        partition.high_watermark = partition.log.log_end_offset
+        partition.follow(-1, partition.leader_epoch)
+        world.happened(machine)

@@ -111,4 +111,6 @@ class CrowdedWorld(cluster_world.ClusterWorld):
 
 
 def test_brokers_with_thousands_of_partitions_go_and_come_back() -> None:
-    CrowdedWorld(1).live()
+    world = CrowdedWorld(1)
+    with world.checker.watching():
+        world.live()
