@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cluster_machines import Machine
 
-from tidelog.model.identifiers import TopicPartition
+from tidelog.model.identifiers import RESERVED_DIRECTORIES, TopicPartition
 from tidelog.storage.log_directory import LogDirectoryUnusable, read_meta_properties
 from tidelog.storage.simulated_disk import SimulatedDisk, TakenOut
 
@@ -33,6 +33,8 @@ class Directories:
         self._away: dict[int, dict[str, TakenOut]] = {}
         #: ids of those that are lost for good
         self._lost: dict[int, list[str]] = {}
+        #: ids of those that went with a whole disk, which nobody has to be told
+        self._wiped: dict[int, set[str]] = {}
         #: what shall happen before a machine starts again
         self._plans: dict[int, str] = {}
         #: machines with a disk that has failed
@@ -123,6 +125,7 @@ class Directories:
         lost = False
         if wiped:
             self._away[node_id].clear()
+            self._wiped.setdefault(node_id, set()).update(self._known(node_id))
         else:
             self._bring_back(machine)
             present = self._present(node_id)
@@ -140,6 +143,15 @@ class Directories:
 
     def _present(self, node_id: int) -> list[str]:
         return [path for path in self._log_dirs[node_id] if path not in self._away[node_id]]
+
+    def _known(self, node_id: int) -> set[str]:
+        """The ids of directories in which the cluster believes replicas of a broker."""
+        known = {
+            record.directories[record.replicas.index(node_id)]
+            for record in self._world.audit.partitions.values()
+            if node_id in record.replicas
+        }
+        return known - RESERVED_DIRECTORIES
 
     def _bring_back(self, machine: Machine) -> None:
         world, disk = self._world, machine.disk
@@ -172,7 +184,9 @@ class Directories:
         properties = read_meta_properties(machine.disk, path)
         assert properties is not None
         machine.disk.take_out(path)
-        self._lost[machine.node_id].append(properties.directory_id)
+        # With it goes whatever an earlier loss took before the cluster heard of it, as the broker would say.
+        wiped = sorted(self._wiped.get(machine.node_id, ()))
+        self._lost[machine.node_id] += [properties.directory_id, *wiped]
         self._world.say(f"the directory {path} of broker {machine.node_id} is lost, and it is told so")
 
     # -- the end

@@ -47,7 +47,7 @@ from tidelog.controller.commands import ShutDownBroker
 from tidelog.coordination import opening
 from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import MIGRATING_DIRECTORY, TopicPartition
+from tidelog.model.identifiers import RESERVED_DIRECTORIES, TopicPartition
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import Endpoint, MetadataRecord
 from tidelog.model.ports import Clock
@@ -263,10 +263,13 @@ class Broker:
         new topic has no members in sync that were away when it was made.
         """
 
-        def believed(place: TopicPartition) -> str:
+        def believed(place: TopicPartition) -> str | None:
             state = image.partition(*place)
-            here = state is not None and self.node_id in state.replicas
-            return state.directory_of(self.node_id) if state is not None and here else MIGRATING_DIRECTORY
+            if state is None or self.node_id not in state.replicas:
+                return None
+            directory_id = state.directory_of(self.node_id)
+            known = directory_id not in RESERVED_DIRECTORIES or state.counts_on(self.node_id)
+            return directory_id if known else None
 
         for stored in self.log_directories.stored_partitions(believed):
             name, index = stored.topic_partition

@@ -111,11 +111,12 @@ class DirectoryFailures:
         # Requests like earlier ones are not to find what is not here any more, until the image tells so.
         broker.image_version = -1
         broker.produce_shapes.forget()
+        announced = dict(broker.log_moves.announced)
         broker.log_moves.directory_failed(directory)
         for partition in list(broker.replicas()):
             place = TopicPartition(partition.topic, partition.index)
             if directories.directory_of(place) is directory:
-                broker.replication.take_offline(partition, directory.directory_id)
+                broker.replication.take_offline(partition, directory.directory_id, announced.get(place))
         directories.fail(directory, reason)
         self._untold.append(directory.directory_id)
         self._tell()

@@ -5,8 +5,9 @@ time, between other work, no faster than `replica.alter.log.dirs.io.max.bytes.pe
 caught up it is flushed in the background, and the cluster is told that the replica is in the other directory
 from now on. When it knows, the copy catches up once more and takes the log's place between two appends; what
 is left to sync then is little. A move that is given up after the cluster was told takes its word back first:
-until then the copy stays, as a sign that it is not the log. A replica that leaves the broker takes its copy
-with it. A start begins unfinished moves again, from their beginning.
+until then the copy stays, as a sign that it is not the log. If the directory of the log fails in between, the
+cluster is told that the replica is lost. A replica that leaves the broker takes its copy with it. A start
+begins unfinished moves again, from their beginning.
 """
 
 import logging
@@ -54,6 +55,8 @@ class LogMoves:
         self._moves: dict[TopicPartition, _Move] = {}
         #: moves given up after the cluster was told: where the replica shall go instead, if anywhere
         self._taken_back: dict[TopicPartition, LogDirectory | None] = {}
+        #: the directory in which the cluster believes a replica, or is about to, that is not there yet
+        self.announced: dict[TopicPartition, str] = {}
 
     def __repr__(self) -> str:
         return f"<LogMoves {', '.join(map(str, self._moves))}>"
@@ -116,6 +119,17 @@ class LogMoves:
         self._step_later(place, move, 0)
         return ErrorCode.NONE
 
+    def left(self, partition: "Partition") -> None:
+        """A replica has left the broker: its move is over."""
+        place = TopicPartition(partition.topic, partition.index)
+        move = self._moves.get(place)
+        if move is not None:
+            self._abandon(place, move)
+        elif place in self._taken_back:
+            del self._taken_back[place]
+            self._broker.placements.forget(place)
+        self.announced.pop(place, None)
+
     def directory_failed(self, directory: LogDirectory) -> None:
         """Give up the moves from and to a directory that has failed.
 
@@ -133,9 +147,14 @@ class LogMoves:
             except OSError as fault:
                 log.warning("the copy of %s could not be closed: %s", move.partition, fault)
             if home is not directory and move.announced:
-                remove_note = partial(self._remove_note, move.partition)
-                broker.placements.expect(place, home.directory_id, remove_note)
+                broker.placements.expect(place, home.directory_id, partial(self._word_taken_back, move))
             else:
+                self.announced.pop(place, None)
+                broker.placements.forget(place)
+        for place in list(self._taken_back):
+            if broker.log_directories.directory_of(place) is directory:
+                del self._taken_back[place]
+                self.announced.pop(place, None)
                 broker.placements.forget(place)
 
     def _step_later(self, place: TopicPartition, move: _Move, delay_ms: int) -> None:
@@ -195,6 +214,7 @@ class LogMoves:
         """Tell the cluster that the replica is in the other directory."""
         write_moving_to(self._broker.disk, move.partition.log.directory, move.directory.directory_id)
         move.announced = True
+        self.announced[place] = move.directory.directory_id
 
         def known() -> None:
             move.known = True
@@ -209,6 +229,7 @@ class LogMoves:
         deletion_id = UUID(int=broker.random.getrandbits(128), version=4)
         moved, doomed = move.future.take_over(partition.config, broker.clock.now_ms(), deletion_id)
         del self._moves[place]
+        self.announced.pop(place, None)
         partition.log = moved
         broker.log_directories.moved(moved, move.directory)
         broker.housekeeping.remove_folder_later(doomed, partition.config.file_delete_delay_ms)
@@ -224,6 +245,7 @@ class LogMoves:
         move.future.copy.close(clean=False)
         folder = move.future.copy.directory
         if not move.announced or broker.replica(*place) is not move.partition:
+            self.announced.pop(place, None)
             broker.placements.forget(place)
             broker.housekeeping.remove_folder_later(folder, 0)
             return
@@ -232,11 +254,16 @@ class LogMoves:
         def taken_back() -> None:
             target = self._taken_back.pop(place, None)
             broker.housekeeping.remove_folder_later(folder, 0)
-            self._remove_note(move.partition)
+            self._word_taken_back(move)
             if target is not None and broker.replica(*place) is move.partition:
                 self.move(place, target.path)
 
         broker.placements.expect(place, broker.log_directories.directory_of(place).directory_id, taken_back)
+
+    def _word_taken_back(self, move: _Move) -> None:
+        """The cluster knows again that the replica is where it was."""
+        self.announced.pop(TopicPartition(move.partition.topic, move.partition.index), None)
+        self._remove_note(move.partition)
 
     def _remove_note(self, partition: "Partition") -> None:
         try:

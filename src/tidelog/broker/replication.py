@@ -50,10 +50,12 @@ HIGH_WATERMARK_JOB = "high watermark checkpoint"
 
 class OfflineReplica(NamedTuple):
     """A replica that cannot be opened: the id of its log directory, as far as the cluster knows. `lost`: it
-    is not in there, it was in one that is gone."""
+    is not in there, it was in one that is gone. `announced`: where the cluster may believe it, though it
+    never came there."""
 
     directory_id: str
     lost: bool
+    announced: str | None = None
 
 
 class RefusedCut(NamedTuple):
@@ -226,14 +228,19 @@ class Replication:
         broker = self._broker
         believed = state.directory_of(broker.node_id)
         home = broker.log_directories.home_of(place, believed)
-        offline = home.offline or (home.directory is None and self._may_be_missing(believed))
+        known = self.offline.get(place)
+        announced = None if known is None else known.announced
+        # The cluster learned of a move that the failure of a directory came before: nothing is there.
+        deceived = home.directory is None and believed == announced
+        offline = home.offline or deceived or (home.directory is None and self._may_be_missing(believed))
         may_begin_anew = self._active and not home.lost and not state.counts_on(broker.node_id)
         if not offline or (may_begin_anew and not broker.log_directories.offline):
             self.offline.pop(place, None)
             return True
-        known = self.offline.get(place)
         lost = home.lost or (known is not None and known.lost and believed != LOST_DIRECTORY)
-        self.offline[place] = OfflineReplica(believed, lost)
+        self.offline[place] = OfflineReplica(believed, lost or deceived, announced)
+        if deceived:
+            broker.placements.expect(place, LOST_DIRECTORY, lambda: None)
         return False
 
     def _may_be_missing(self, believed: str) -> bool:
@@ -415,6 +422,7 @@ class Replication:
     def _remove(self, partition: Partition) -> None:
         """Give up a replica and its log."""
         self._let_go(partition)
+        self._broker.log_moves.left(partition)
         self._broker.housekeeping.delete_log(partition)
 
     def _let_go(self, partition: Partition) -> None:
@@ -431,14 +439,16 @@ class Replication:
         self._settle_waiters(partition)
         self._noted_high_watermarks.pop(TopicPartition(*key), None)
 
-    def take_offline(self, partition: Partition, directory_id: str) -> None:
-        """The log directory of a replica has failed: neither lead nor follow any more."""
+    def take_offline(self, partition: Partition, directory_id: str, announced: str | None = None) -> None:
+        """The log directory of a replica has failed: neither lead nor follow any more. `announced` is the
+        directory to which it was about to move, as the cluster was told: the log never came there."""
         broker = self._broker
         place = TopicPartition(partition.topic, partition.index)
         state = broker.image.partition(*place)
         here = state is not None and broker.node_id in state.replicas
         believed = state.directory_of(broker.node_id) if state is not None and here else directory_id
-        self.offline[place] = OfflineReplica(directory_id, lost=believed != directory_id)
+        lost = announced is not None or believed != directory_id
+        self.offline[place] = OfflineReplica(directory_id, lost, announced)
         self._let_go(partition)
         broker.housekeeping.forget(partition)
 

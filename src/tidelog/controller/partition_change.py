@@ -4,8 +4,10 @@ Every decision about a partition ends here. A `PartitionDraft` starts as the par
 the replicas, the ISR or the reassignment; `settle` then applies these rules, in this order:
 
 1. A replica whose log directory is not among the online ones of its broker is offline (KIP-858). It leaves
-   the ISR and ELR as long as another stays there, dead or alive. If all who certainly had everything
-   committed are offline, they are the ELR, and the partition waits for one of their directories.
+   the ISR and ELR as long as another stays there that is alive and did not lose the end of its log: who is
+   dead may come back without it, and then the directory that is away has the only copy. If all who
+   certainly had everything committed are offline, they are the ELR, and the partition waits for one of
+   their directories. A directory that was given up is not waited for as long as there are others.
 2. Members of the ISR and ELR whose machine may have lost the end of their logs (a power cut) leave both; they
    are the last known ELR. The only replica of a partition is as good as any.
 3. Members that are dead, shutting down or newly started leave the ISR as long as a better one stays. When
@@ -211,10 +213,23 @@ class PartitionDraft:
         self._fenced = self._fenced or any(member not in online for member in self.isr)
         self.isr = tuple(member for member in self.isr if member in online)
         if online:
-            self._distrusted |= set(holders).difference(online)
-            self.elr = tuple(member for member in self.elr if member in online)
+            awaited = self._awaited(holders, online, lives)
+            self._distrusted |= set(holders).difference(online, awaited)
+            self.elr = (*(member for member in self.elr if member in online), *awaited)
         else:
             self.elr = holders
+
+    def _awaited(self, holders: tuple[int, ...], online: tuple[int, ...], lives: Lives) -> tuple[int, ...]:
+        """Of those who hold everything committed in a directory that is away: all who may be needed yet."""
+        if any(member in lives.alive and member not in lives.unclean for member in online):
+            return ()
+        return tuple(
+            member
+            for member in holders
+            if member not in online
+            and member not in lives.forgotten
+            and self.places.get(member) != LOST_DIRECTORY
+        )
 
     def _drop_unclean(self, lives: Lives) -> None:
         unclean = lives.unclean

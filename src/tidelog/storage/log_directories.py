@@ -30,6 +30,7 @@ from uuid import UUID, uuid4
 from tidelog.model.identifiers import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
+    RESERVED_DIRECTORIES,
     UNASSIGNED_DIRECTORY,
     TopicPartition,
     topic_name_fault,
@@ -221,12 +222,13 @@ class LogDirectories:
     # Opening logs
 
     def stored_partitions(
-        self, believed: Callable[[TopicPartition], str] = lambda _: MIGRATING_DIRECTORY
+        self, believed: Callable[[TopicPartition], str | None] = lambda _: MIGRATING_DIRECTORY
     ) -> list[StoredPartition]:
         """The logs found in the data directories, by folder name.
 
-        `believed` tells the id of the directory in which the cluster believes a log to be. Of several folders
-        of one log it decides: the others are left from a time when their directory was away.
+        `believed` tells the id of the directory in which the cluster believes a log to be, None if it does
+        not count on any. Of several folders of one log it decides: the others are left from a time when
+        their directory was away.
         """
         found: dict[TopicPartition, StoredPartition] = {}
         for directory in self.directories:
@@ -241,13 +243,24 @@ class LogDirectories:
                 found[topic_partition] = stored
         return list(found.values())
 
-    def _the_true_one(self, one: StoredPartition, other: StoredPartition, believed: str) -> StoredPartition:
+    def _the_true_one(
+        self, one: StoredPartition, other: StoredPartition, believed: str | None
+    ) -> StoredPartition:
         """Of two folders of a log, the one that the cluster counts on; the other is set aside."""
         true = [each for each in (one, other) if each.directory.directory_id == believed]
-        if not true and believed != MIGRATING_DIRECTORY:
+        if not true and believed is not None and believed != MIGRATING_DIRECTORY:
             true = [each for each in (one, other) if self._is_leaving(each.path, believed)]
         if len(true) != 1:
-            return self._the_moved_one(one, other)
+            moved = self._the_moved_one(one, other)
+            if moved is not None:
+                return moved
+            if believed in RESERVED_DIRECTORIES:
+                raise LogDirectoryUnusable(
+                    f"log.dirs: {one.topic_partition} is in {one.path} and in {other.path}; "
+                    "remove the one that is out of date"
+                )
+            # Both are left from earlier times: what counts is in a directory that is away, or nowhere here.
+            true = [one]
         (kept,) = true
         stale = other if kept is one else one
         aside = self.set_aside(stale, uuid4())
@@ -260,14 +273,11 @@ class LogDirectories:
         target = read_moving_to(self._disk, folder)
         return target is not None and believed in (target, LOST_DIRECTORY)
 
-    def _the_moved_one(self, one: StoredPartition, other: StoredPartition) -> StoredPartition:
+    def _the_moved_one(self, one: StoredPartition, other: StoredPartition) -> StoredPartition | None:
         """Of two folders of a log, the one that took the other's place when a crash came; the other goes."""
         moved = [stored for stored in (one, other) if is_moved_here(self._disk, stored.path)]
         if len(moved) != 1:
-            raise LogDirectoryUnusable(
-                f"log.dirs: {one.topic_partition} is in {one.path} and in {other.path}; "
-                "remove the one that is out of date"
-            )
+            return None
         (kept,) = moved
         stale = other if kept is one else one
         doomed = tagged_folder_name(stale.topic_partition, uuid4(), DELETE_SUFFIX)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,22 @@ from in_memory_cluster import InMemoryCluster, Node, Produced
 from tidelog.broker.directory_failures import DirectoryFailures
 from tidelog.broker.handlers import describe_log_dirs
 from tidelog.broker.partition import Partition
+from tidelog.broker.replica_fetcher import ReplicaFetcher
 from tidelog.broker.replication import Replication
 from tidelog.controller import partition_change
-from tidelog.controller.commands import ElectionType, ElectLeaders
+from tidelog.controller.commands import (
+    AlterReassignments,
+    DeleteTopics,
+    ElectionType,
+    ElectLeaders,
+    Reassignment,
+    TopicReference,
+)
+from tidelog.controller.partition_change import PartitionDraft
 from tidelog.model.errors import ErrorCode
 from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED, DIRECTORY_FAILED
-from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.model.identifiers import LOST_DIRECTORY, MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.protocol.replica_fetch import AnsweredPartition
 from tidelog.storage import log_directory
 from tidelog.storage.log_directories import Home, LogDirectories
 from tidelog.storage.log_directory import LogDirectoryUnusable
@@ -226,7 +237,7 @@ def test_an_old_copy_does_not_count_while_the_newer_one_is_away() -> None:
     start(cluster, 1, log_dirs=old)
     cluster.run_for(2_000)
     state = cluster.state("t")
-    assert (state.leader, state.elr) == (NO_LEADER, (2,)), "broker 1 has one record of ten"
+    assert (state.leader, state.elr) == (NO_LEADER, (2, 1)), "broker 1 has one record of ten here"
     start(cluster, 2)
     cluster.run_until(lambda: in_sync(cluster, 0))
     assert cluster.replica(1, "t").log.log_end_offset == 10
@@ -377,6 +388,192 @@ def test_after_an_unclean_election_committed_records_are_cut_loudly() -> None:
     assert cluster.content(1, "t") == cluster.content(2, "t")
 
 
+def _move(cluster: InMemoryCluster, node_id: int) -> tuple[str, str]:
+    """Begin to move t-0 to the other directory of a broker; from where, and to where."""
+    home = path_of(cluster, node_id, 0)
+    target = "/y" if home == "/x" else "/x"
+    assert cluster.broker(node_id).log_moves.move(TopicPartition("t", 0), target) is ErrorCode.NONE
+    return home, target
+
+
+def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> None:
+    """The cluster is being told of the other directory when the one with the log fails."""
+    cluster = InMemoryCluster(log_dirs="/x,/y")
+    cluster.create_topic("t", replication_factor=1)
+    assert produce(cluster, b"only").error is ErrorCode.NONE
+    holder = cluster.state("t").leader
+    broker = cluster.broker(holder)
+    home, target = _move(cluster, holder)
+    cluster.run_until(lambda: broker.placements._in_flight)
+    ids = directory_ids(cluster, holder)
+    assert cluster.state("t").directory_of(holder) == ids[home], "it is not known yet"
+    cluster.nodes[holder].disk.fail_directory(home)
+    broker.directory_failures.failed(broker.log_directories.directory_of(TopicPartition("t", 0)), "broken")
+    cluster.run_for(3_000)
+    assert broker.replica("t", 0) is None, f"an empty log begins in {target}"
+    state = cluster.state("t")
+    assert (state.leader, state.elr) == (NO_LEADER, (holder,))
+    assert state.directory_of(holder) == LOST_DIRECTORY
+    # The disk is mended: the log is in the directory that it was about to leave.
+    node = start(cluster, holder)
+    cluster.run_until(lambda: cluster.leader("t") is node)
+    assert cluster.replica(holder, "t").log.log_end_offset == 1
+
+
+def test_a_directory_fails_after_a_topic_went_whose_log_was_moving(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = InMemoryCluster(log_dirs="/x,/y")
+    cluster.create_topic("t", partitions=2)
+    for index in range(2):
+        assert produce(cluster, b"a", index=index).error is ErrorCode.NONE
+    cluster.run_until(lambda: all(in_sync(cluster, index) for index in range(2)))
+    node_id = next(each for each in cluster.nodes if cluster.nodes[each] is not cluster.controller)
+    broker = cluster.broker(node_id)
+    monkeypatch.setattr(broker.placements, "_send", lambda: None)
+    _move(cluster, node_id)
+    cluster.run_until(lambda: TopicPartition("t", 0) in broker.log_moves.announced)
+    assert cluster.controller is not None
+    command = DeleteTopics((TopicReference(name="t"),))
+    cluster.controller.broker.metadata.submit(command, lambda results: None)
+    cluster.run_until(lambda: "t" not in broker.image.topics)
+    broker.directory_failures.failed(broker.log_directories.directories[0], "broken")
+    assert len(broker.log_directories.directories) == 1
+    assert not broker.log_moves.announced and not broker.log_moves.futures
+
+
+def _reassign(cluster: InMemoryCluster, index: int, *replicas: int) -> None:
+    assert cluster.controller is not None
+    change = Reassignment("t", index, replicas)
+    cluster.controller.broker.metadata.submit(AlterReassignments((change,)), lambda results: None)
+    cluster.run_until(lambda: cluster.state("t", index).replicas == replicas)
+
+
+def test_two_folders_of_a_replica_that_went_elsewhere_are_set_aside() -> None:
+    """The second began while the directory of the first was away; then the replica was reassigned."""
+    cluster = cluster_with_records()
+    index = next(index for index in range(PARTITIONS) if path_of(cluster, 1, index) == "/y")
+    start(cluster, 1, log_dirs="/x")
+    cluster.run_until(lambda: in_sync(cluster, index))
+    cluster.kill(1)
+    cluster.run_until(lambda: in_sync(cluster, index, 2, 3))
+    _reassign(cluster, index, 2, 3)
+    node = start(cluster, 1)
+    assert node.broker.replica("t", index) is None
+    for path in ("/x", "/y"):
+        names = node.disk.list(path)
+        assert f"t-{index}" not in names
+        assert any(name.startswith(f"t-{index}.") and name.endswith("-stray") for name in names)
+
+
+def test_two_old_copies_do_not_keep_a_broker_from_starting() -> None:
+    """What counts is in a third directory, which is away."""
+    cluster = InMemoryCluster(log_dirs="/x,/y,/z")
+    cluster.create_topic("t", min_insync_replicas="2")
+    assert produce(cluster, b"a").error is ErrorCode.NONE
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    first = path_of(cluster, 1, 0)
+    second, third = (path for path in ("/x", "/y", "/z") if path != first)
+    for path in (second, third):
+        start(cluster, 1, log_dirs=path)
+        cluster.run_until(lambda: in_sync(cluster, 0))
+        assert produce(cluster, b"more").error is ErrorCode.NONE
+        cluster.run_until(lambda: in_sync(cluster, 0))
+    assert path_of(cluster, 1, 0) == third
+    start(cluster, 1, log_dirs=f"{first},{second}")
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert cluster.replica(1, "t").log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_directory_that_is_away_is_waited_for_when_the_others_lost_their_power(first: int) -> None:
+    """After a power cut of all only broker 3 has everything, and its directory is not mounted."""
+    for seed in range(20):
+        cluster = InMemoryCluster(seed=seed, log_dirs="/x,/y")
+        cluster.create_topic("t", min_insync_replicas="2")
+        for number in range(10):
+            assert produce(cluster, b"%d" % number).error is ErrorCode.NONE
+        cluster.run_until(lambda c=cluster: in_sync(c, 0))
+        plan = cluster.replica(3, "t").log.flush_plan()
+        assert plan is not None
+        plan.run()
+        home = path_of(cluster, 3, 0)
+        kill_all(cluster)
+        order = (3, 1, 2) if first == 3 else (1, 2, 3)
+        for node_id in order:
+            away = node_id == 3
+            start(
+                cluster,
+                node_id,
+                power_cut=True,
+                before=lambda disk, h=home, a=away: disk.rename(h, "/away") if a else None,
+            )
+        cluster.run_for(5_000)
+        lost = all(cluster.replica(node_id, "t").log.log_end_offset < 10 for node_id in (1, 2))
+        if lost:
+            break
+    assert lost, "the power cuts took nothing"
+    state = cluster.state("t")
+    assert state.leader == NO_LEADER and state.counts_on(3), state
+
+    def find(disk: SimulatedDisk) -> None:
+        disk.remove_tree(home)
+        disk.rename("/away", home)
+
+    start(cluster, 3, before=find)
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert [cluster.replica(node_id, "t").log.log_end_offset for node_id in (1, 2, 3)] == [10, 10, 10]
+
+
+def test_an_unclean_election_of_long_ago_is_no_leave_to_cut() -> None:
+    """What was written since then is as committed as anything."""
+    cluster = InMemoryCluster((1, 2))
+    cluster.create_topic("t", replication_factor=2)
+    produce(cluster, b"old")
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    kill_all(cluster)
+    start(cluster, 2)
+    results: list[Any] = []
+    assert cluster.controller is not None
+    cluster.kill(2)
+    start(cluster, 1, wiped=True)
+    assert cluster.controller is not None
+    command = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("t", 0),))
+    cluster.controller.broker.metadata.submit(command, results.extend)
+    cluster.run_until(lambda: cluster.leader("t") is not None)
+    start(cluster, 2)
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert cluster.state("t").unclean_leader_epoch >= 0
+    for number in range(5):
+        assert produce(cluster, b"%d" % number).error is ErrorCode.NONE
+    cluster.run_for(6_000)
+    kill_all(cluster)
+    start(cluster, 1, before=lambda disk: disk.remove_tree("/data/t-0"))
+    assert cluster.state("t").leader == 1
+    start(cluster, 2)
+    cluster.run_for(3_000)
+    assert cluster.replica(2, "t").log.log_end_offset >= 5, "it keeps its records"
+    assert events(cluster, 2, CUT_REFUSED) >= 1
+
+
+def test_an_offset_out_of_range_is_no_leave_to_cut_either() -> None:
+    """A leader whose log starts within what the follower knows as committed, and ends there."""
+    cluster = cluster_with_records()
+    follower = next(each for each in cluster.state("t").replicas if each != cluster.state("t").leader)
+    partition = cluster.replica(follower, "t")
+    replication = cluster.broker(follower).replication
+    fetcher = replication.fetchers[cluster.state("t").leader]
+    key = (partition.topic_id, 0)
+    answered = AnsweredPartition(
+        partition.topic_id, 0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, 4, memoryview(b""), None, None
+    )
+    cluster.run_until(lambda: partition.high_watermark == 10)
+    fetcher._heed_error(key, partition, answered)
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 10)
+    assert replication.refused_cuts[TopicPartition("t", 0)].offset == 4
+    # Where everything the follower has was deleted by the leader it begins behind that.
+    fetcher._heed_error(key, partition, answered._replace(log_start_offset=12))
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (12, 12)
+
+
 def _as_older_versions_stored(cluster: InMemoryCluster) -> None:
     """Take out of the store what they did not know; the first directory was the only one with an id."""
     for entry in cluster.store.entries():
@@ -416,10 +613,42 @@ def test_a_cluster_of_an_older_version_goes_on(lost: str | None) -> None:
             )
 
 
+def _always_out_of_range(self: ReplicaFetcher, key: Any, partition: Partition, answered: Any) -> None:
+    self._cut([(key, partition, answered.log_start_offset)], fully=True)
+
+
+def _without_announcements(
+    self: Replication, partition: Partition, directory_id: str, announced: Any
+) -> None:
+    _take_offline(self, partition, directory_id)
+
+
+_take_offline = Replication.take_offline
+
 MUTANTS: dict[str, tuple[list[tuple[Any, str, Any]], Callable[[], None]]] = {
     "committed records are cut": (
         [(Partition, "may_lose_committed", property(lambda self: True))],
         test_a_follower_keeps_what_is_committed_from_a_leader_that_lacks_it,
+    ),
+    "after an unclean election everything may be cut for ever": (
+        [(Partition, "may_lose_committed", property(lambda self: self.unclean_leader_epoch >= 0))],
+        test_an_unclean_election_of_long_ago_is_no_leave_to_cut,
+    ),
+    "nothing committed is ever cut": (
+        [(Partition, "may_lose_committed", property(lambda self: False))],
+        test_after_an_unclean_election_committed_records_are_cut_loudly,
+    ),
+    "out of range committed records are cut": (
+        [(ReplicaFetcher, "_heed_error", _always_out_of_range)],
+        test_an_offset_out_of_range_is_no_leave_to_cut_either,
+    ),
+    "a directory that is away is not waited for": (
+        [(PartitionDraft, "_awaited", lambda self, holders, online, lives: ())],
+        partial(test_a_directory_that_is_away_is_waited_for_when_the_others_lost_their_power, 3),
+    ),
+    "an announced move is believed": (
+        [(Replication, "take_offline", _without_announcements)],
+        test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew,
     ),
     "an empty directory is accepted": (
         [
