@@ -26,6 +26,8 @@ from tidelog.security.certificates import write_secret
 from tidelog.testing.ports import ReservedPort
 
 START_SECONDS_MAX = 60.0
+#: longer waits the stranger for no answer
+ANSWER_SECONDS_MAX = 60.0
 STRANGER, PASSWORD = "stranger", "of no account"
 METADATA, CREATE_TOPICS, HANDSHAKE, AUTHENTICATE = 3, 19, 17, 36
 PROBE_PAUSE_SECONDS = 0.002
@@ -109,7 +111,7 @@ class HostileBroker:
 
     def connect(self, *, authenticated: bool) -> socket.socket:
         """A connection of the stranger."""
-        stream = socket.create_connection(("127.0.0.1", self.ports["CLIENTS"]), 120)
+        stream = socket.create_connection(("127.0.0.1", self.ports["CLIENTS"]), ANSWER_SECONDS_MAX)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if authenticated:
             mechanism = struct.pack(">h", 5) + b"PLAIN"
@@ -119,6 +121,12 @@ class HostileBroker:
             stream.sendall(frame(AUTHENTICATE, 0, 2, struct.pack(">i", len(token)) + token, flexible=False))
             answer = receive(stream)
             assert answer[4:6] == b"\0\0", answer
+        return stream
+
+    def connect_inside(self) -> socket.socket:
+        """A connection of the super user."""
+        stream = socket.create_connection(("127.0.0.1", self.ports["INSIDE"]), ANSWER_SECONDS_MAX)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return stream
 
     @property

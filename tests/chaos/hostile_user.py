@@ -159,12 +159,14 @@ class Outcome:
     seconds: float
     answered: int
     closed: int
+    unanswered: int
 
     def __str__(self) -> str:
         return (
             f"{self.what:45} Metadata {self.seen.worst_ms:6.0f} ms ({self.seen.worst_cpu_ms:5.0f} ms CPU), "
             f"kept {self.kept_mib:6.1f} MiB (peak {self.peak_mib:5.0f}), {self.cpu_seconds:5.1f} s CPU in "
             f"{self.seconds:5.1f} s, {self.answered} answered, {self.closed} closed"
+            + (f", {self.unanswered} UNANSWERED" if self.unanswered else "")
         )
 
 
@@ -176,6 +178,8 @@ class Attacker(threading.Thread):
         self._broker, self._frames = broker, frames
         self._authenticated = authenticated
         self.answered = self.closed = 0
+        #: what the broker neither answered nor closed the connection for
+        self.unanswered = 0
 
     def run(self) -> None:
         for data in self._frames:
@@ -186,13 +190,22 @@ class Attacker(threading.Thread):
                 self._send(stream, data)
 
     def _send(self, stream: socket.socket, data: bytes) -> None:
+        # Read while it is sent: who only sends many requests waits for himself once the answers fill buffers.
+        sender = threading.Thread(target=_send_all, args=(stream, data), daemon=True)
+        sender.start()
         try:
-            stream.sendall(data)
             for _ in _frames(data):
                 receive(stream)
                 self.answered += 1
+        except TimeoutError:
+            self.unanswered += 1
         except ConnectionError:
             self.closed += 1
+
+
+def _send_all(stream: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # whoever receives sees it too
+        stream.sendall(data)
 
 
 def _frames(data: bytes) -> Iterator[int]:
@@ -251,6 +264,7 @@ def attack(
         seconds,
         sum(attacker.answered for attacker in attackers),
         sum(attacker.closed for attacker in attackers),
+        sum(attacker.unanswered for attacker in attackers),
     )
 
 
@@ -270,6 +284,8 @@ def faults(outcome: Outcome, *, busy: bool) -> list[str]:
         found.append(f"another client waited {waited:.0f} ms for Metadata, more than {METADATA_MS_MAX}")
     if outcome.kept_mib > KEPT_MIB_MAX:
         found.append(f"{outcome.kept_mib:.0f} MiB are kept, more than {KEPT_MIB_MAX}")
+    if outcome.unanswered:
+        found.append(f"{outcome.unanswered} requests were neither answered nor refused")
     return found
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from tidelog.broker.coordinator_runtime import CoordinatorRuntime, LogEntry, Shard
 from tidelog.groups.commands import Command, ExpireOffsets, ForgetTopic, TimerFired
 from tidelog.groups.machine import GroupMachine
+from tidelog.groups.member_memory import MemberMemory
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import GROUP_METADATA_TOPIC
@@ -33,6 +34,7 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         group_max_session_timeout_ms=settings.get_int("group.max.session.timeout.ms"),
         group_initial_rebalance_delay_ms=settings.get_int("group.initial.rebalance.delay.ms"),
         group_max_size=settings.get_int("group.max.size"),
+        members_bytes_max=settings.get_int("tidelog.group.members.bytes.max"),
         offset_metadata_max_bytes=settings.get_int("offset.metadata.max.bytes"),
         offsets_retention_ms=settings.get_int("offsets.retention.minutes") * MINUTE_MS,
         consumer_session_timeout_ms=settings.get_int("group.consumer.session.timeout.ms"),
@@ -57,9 +59,14 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self._settings = group_settings(broker.settings)
+        self._memory = MemberMemory(self._held_bytes)
+
+    def _held_bytes(self) -> int:
+        """What members make this broker keep."""
+        return sum(shard.machine.held_bytes() for shard in self._shards.values())
 
     def _new_machine(self, partition: "Partition") -> GroupMachine:
-        return GroupMachine(partition.index, self._settings, self._broker.topic_expressions)
+        return GroupMachine(partition.index, self._settings, self._broker.topic_expressions, self._memory)
 
     def _apply(self, machine: GroupMachine, entry: LogEntry) -> None:
         record, producer_id, ended = entry

@@ -9,6 +9,7 @@ arrival, so every walk is repeatable.
 from collections.abc import Iterable, Mapping
 from copy import copy
 
+from tidelog.groups.member_memory import GROUP_BYTES, MEMBER_BYTES, protocols_bytes, text_bytes
 from tidelog.groups.schemas import GroupMetadataValue, MemberMetadata, subscribed_topics
 from tidelog.groups.states import CAN_REBALANCE, TRANSITIONS, GroupState
 from tidelog.model.errors import ErrorCode
@@ -18,6 +19,11 @@ CLASSIC_GROUP_TYPE = "classic"
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The assignment protocols of a member in order of preference, each with the member's metadata for it."""
+
+
+def pending_bytes(member_id: str) -> int:
+    """What an id that was handed out takes in memory."""
+    return MEMBER_BYTES + text_bytes(member_id)
 
 
 class Member:
@@ -61,6 +67,12 @@ class Member:
         self.is_new = False
 
     @property
+    def held_bytes(self) -> int:
+        """What it takes in memory; an assignment, which is stored, does not count."""
+        said = text_bytes(self.member_id, self.group_instance_id, self.client_id)
+        return MEMBER_BYTES + said + protocols_bytes(self.protocols)
+
+    @property
     def heartbeat_satisfied(self) -> bool:
         """A member that waits for us cannot heartbeat; only a new one may fail meanwhile (it may have
         gone).
@@ -90,6 +102,7 @@ class ClassicGroup:
         "awaiting_join_count",
         "generation",
         "group_id",
+        "held_bytes",
         "initial_delay_remaining_ms",
         "leader_id",
         "members",
@@ -109,6 +122,8 @@ class ClassicGroup:
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
+        self.held_bytes = GROUP_BYTES + text_bytes(group_id)
+        """What its members, and the ids that were handed out, take in memory."""
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_timestamp_ms = now_ms
@@ -256,6 +271,15 @@ class ClassicGroup:
 
     # ------------------------------------------------------------ members
 
+    def expect(self, member_id: str, session_timeout_ms: int) -> None:
+        """An id was handed out: its member may join."""
+        self.pending_join_members[member_id] = session_timeout_ms
+        self.held_bytes += pending_bytes(member_id)
+
+    def _expect_no_more(self, member_id: str) -> None:
+        if self.pending_join_members.pop(member_id, None) is not None:
+            self.held_bytes -= pending_bytes(member_id)
+
     def add(self, member: Member, protocol_type: str, awaiting_join: int | None = None) -> None:
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_members
@@ -266,12 +290,14 @@ class ClassicGroup:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.held_bytes += member.held_bytes
         self._count_protocols(member.protocols, 1)
         self.await_join(member, awaiting_join)
-        self.pending_join_members.pop(member.member_id, None)
+        self._expect_no_more(member.member_id)
 
     def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
         self._count_protocols(member.protocols, -1)
+        self.held_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         self._count_protocols(protocols, 1)
         member.rebalance_timeout_ms = rebalance_ms
@@ -280,13 +306,14 @@ class ClassicGroup:
     def remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is not None:
+            self.held_bytes -= member.held_bytes
             self._count_protocols(member.protocols, -1)
             self.await_join(member, None)
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
-        self.pending_join_members.pop(member_id, None)
+        self._expect_no_more(member_id)
         self.pending_sync_members.pop(member_id, None)
 
     def replace_static(self, group_instance_id: str, old_member_id: str, new_member_id: str) -> Member:
@@ -298,6 +325,7 @@ class ClassicGroup:
         replacement.awaiting_join = replacement.awaiting_sync = None
         replacement.is_new = False
         self.members[new_member_id] = replacement
+        self.held_bytes += replacement.held_bytes - old.held_bytes
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id
         self.static_members[group_instance_id] = new_member_id

@@ -26,6 +26,7 @@ from tidelog.groups.consumer_schemas import (
     ResolvedRegex,
     TopicMetadata,
 )
+from tidelog.groups.member_memory import GROUP_BYTES, MEMBER_BYTES, protocols_bytes, text_bytes
 from tidelog.model.errors import ErrorCode
 
 CONSUMER_GROUP_TYPE = "consumer"
@@ -47,6 +48,16 @@ class ConsumerGroupState(Enum):
         return self.value
 
 
+def metadata_bytes(member_id: str, member: MemberMetadata | None) -> int:
+    """What a member takes in memory."""
+    if member is None:
+        return 0
+    names = text_bytes(*member.subscribed_topic_names)
+    said = text_bytes(member_id, member.instance_id, member.rack_id, member.client_id)
+    classic = 0 if member.classic is None else protocols_bytes(member.classic.protocols)
+    return MEMBER_BYTES + said + names + text_bytes(member.subscribed_topic_regex) + classic
+
+
 class ConsumerGroup:
     """The durable state of one group, and indexes over it: static members, owners and since when they own."""
 
@@ -55,6 +66,7 @@ class ConsumerGroup:
         "current",
         "epoch",
         "group_id",
+        "held_bytes",
         "members",
         "owned_since",
         "owners",
@@ -66,6 +78,8 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.held_bytes = GROUP_BYTES + text_bytes(group_id)
+        """What its members take in memory."""
         self.epoch = 0
         self.assignment_epoch = 0
         self.topics: dict[str, TopicMetadata] = {}
@@ -136,6 +150,7 @@ class ConsumerGroup:
 
     def _apply_member(self, member_id: str, member: MemberMetadata | None) -> None:
         old = self.members.pop(member_id, None) if member is None else self.members.get(member_id)
+        self.held_bytes += metadata_bytes(member_id, member) - metadata_bytes(member_id, old)
         instance_id = old.instance_id if old is not None else None
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]

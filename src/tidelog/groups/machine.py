@@ -13,6 +13,7 @@ Loading is `apply` for every record in order, then `loaded`; `resign` ends it.
 """
 
 from tidelog.groups import consumer_responses, responses
+from tidelog.groups.admission import FULL_MESSAGE, Admission
 from tidelog.groups.classic_group import CLASSIC_GROUP_TYPE, ClassicGroup
 from tidelog.groups.classic_members import ClassicMembers
 from tidelog.groups.commands import (
@@ -33,6 +34,7 @@ from tidelog.groups.commands import (
 from tidelog.groups.consumer_group import CONSUMER_GROUP_TYPE
 from tidelog.groups.consumer_requests import ConsumerRequests, is_consumer_timer
 from tidelog.groups.durable import DurableGroups
+from tidelog.groups.member_memory import MemberMemory
 from tidelog.groups.member_requests import MemberRequests
 from tidelog.groups.membership import Rebalances
 from tidelog.groups.offset_requests import OffsetRequests
@@ -51,12 +53,18 @@ class GroupMachine:
     """All groups whose id hashes to one partition."""
 
     def __init__(
-        self, partition: int, settings: GroupSettings, expressions: Expressions | None = None
+        self,
+        partition: int,
+        settings: GroupSettings,
+        expressions: Expressions | None = None,
+        memory: MemberMemory | None = None,
     ) -> None:
+        """`memory` is what several machines of a broker share."""
         self.partition = partition
         self.groups: dict[str, ClassicGroup] = {}
         self.durable = DurableGroups()
         self._live = False
+        self._admission = Admission(self.groups, self.durable, memory)
         self._outbox = Outbox(partition)
         self._rebalances = Rebalances(self._outbox, settings)
         self._members = MemberRequests(self.groups, self._outbox, self._rebalances)
@@ -88,10 +96,14 @@ class GroupMachine:
             case FetchOffsets():
                 self._offsets.fetch(command)
             case ConsumerHeartbeat():
-                self._consumers.heartbeat(command, now_ms)
+                if self._admits(command, now_ms):
+                    self._consumers.heartbeat(command, now_ms)
             case TimerFired():
                 self._timer_fired(command, now_ms)
-            case JoinGroup() | SyncGroup() | LeaveGroup():
+            case JoinGroup():
+                if self._admits(command, now_ms):
+                    self._classic_request(command, now_ms)
+            case SyncGroup() | LeaveGroup():
                 self._classic_request(command, now_ms)
             case DeleteOffsets():
                 self._offsets.delete_offsets(command)
@@ -102,6 +114,18 @@ class GroupMachine:
             case ForgetTopic():
                 self._offsets.forget_topic(command)
         return self._outbox.take()
+
+    def _admits(self, command: JoinGroup | ConsumerHeartbeat, now_ms: int) -> bool:
+        """Whether there is room for what a member says of itself; if not it is told so."""
+        if self._admission.admits(command, self._rebalances.settings.members_bytes_max, now_ms):
+            return True
+        full = ErrorCode.GROUP_MAX_SIZE_REACHED
+        if isinstance(command, JoinGroup):
+            refusal = responses.join_error(full, command.member_id)
+        else:
+            refusal = consumer_responses.heartbeat_error(full, FULL_MESSAGE)
+        self._outbox.reply(command.token, refusal)
+        return False
 
     def _classic_request(self, command: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, now_ms: int) -> None:
         """A request of the classic protocol, to a group of either type."""
@@ -278,6 +302,10 @@ class GroupMachine:
         return effects + self._outbox.take()
 
     # ------------------------------------------------------------ looking
+
+    def held_bytes(self) -> int:
+        """What the groups keep of their members."""
+        return self._admission.held_bytes()
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> list[Response]:
         """Groups in any of `states` and of any of `types`, both in lower case; an empty filter lets all

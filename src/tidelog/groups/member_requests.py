@@ -91,7 +91,7 @@ class MemberRequests:
         if instance_id is not None and instance_id in group.static_members:
             self._join_returned_static(group, command, instance_id, member_id, now_ms)
         elif instance_id is None and command.requires_known_member_id:
-            group.pending_join_members[member_id] = command.session_timeout_ms
+            group.expect(member_id, command.session_timeout_ms)
             self._outbox.set_timer(
                 session_timer(group.group_id, member_id), now_ms + command.session_timeout_ms
             )

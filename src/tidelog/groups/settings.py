@@ -22,6 +22,8 @@ class GroupSettings:
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 2**31 - 1
+    members_bytes_max: int = 128 << 20
+    """What all members of all groups together may make the broker keep (`member_memory`)."""
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1_000
     consumer_session_timeout_ms: int = 45_000

@@ -396,6 +396,11 @@ _GROUPS = (
         "How many members a classic group may have.", minimum=1,
     ),
     _broker(
+        "tidelog.group.members.bytes.max", _INT, 128 << 20, _MEDIUM,
+        "What the members of all groups of a broker may take in memory; those of one group take half of it.",
+        minimum=1 << 20,
+    ),
+    _broker(
         "group.coordinator.rebalance.protocols", _LIST, ("classic", "consumer"), _MEDIUM,
         "Which group protocols the broker speaks.", choices=("classic", "consumer"),
     ),
