@@ -24,6 +24,7 @@ from tidelog.protocol.apis import FETCH
 from tidelog.protocol.headers import FRAME_SIZE_MIN
 from tidelog.protocol.primitives import INT32
 from tidelog.server.output import SocketOutput
+from tidelog.server.receive_buffers import grown
 from tidelog.server.sliced_calls import Unfinished
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ ROOM_BYTES_MIN = 64 << 10
 SLOWLY_GROWN_BYTES = 4 << 20
 #: larger frames of Produce and Fetch, and all others, may be served in slices
 SLICED_FRAME_BYTES_MIN = 4 << 10
+#: to copy one field of a larger frame takes several slices: one request in a turn of the loop may do so
+DEFERRED_FRAME_BYTES_MIN = 16 << 20
 #: how long one connection is served before the others are
 TURN_NS = 4_000_000
 #: answers kept in memory for a client that does not read; ranges of files do not count
@@ -310,6 +313,8 @@ class Connection(asyncio.BufferedProtocol):
         edge = self.edge
         if size <= SLICED_FRAME_BYTES_MIN and frame[1] <= FETCH and not frame[0]:
             return edge.dispatcher.handle(self.context, frame)
+        if size >= DEFERRED_FRAME_BYTES_MIN:
+            return edge.slices.prepare(edge.dispatcher.handle, self.context, frame)
         return edge.slices.run(edge.dispatcher.handle, self.context, frame)
 
     def _keep_rest(self, view: memoryview, frame_size: int) -> None:
@@ -347,9 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on in a larger buffer, with what is not served yet at its front."""
         rest = self._end - self._start
         self.edge.reserve(capacity - len(private))
-        larger = memoryview(bytearray(capacity))
-        larger[:rest] = private[self._start : self._end]
-        self._private = larger
+        self._private = grown(private, self._start, self._end, capacity)
         self._start, self._end = 0, rest
 
     def _take_private(self, beginning: memoryview, frame_size: int) -> None:
