@@ -19,6 +19,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,8 @@ from kafka_wire import frame
 from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
 from tidelog.model.errors import ErrorCode
-from tidelog.records.compression import Codec
+from tidelog.protocol.primitives import unsigned_varint
+from tidelog.records.compression import Codec, compress
 
 METADATA, OFFSET_FETCH, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 3, 9, 17, 18, 36
 ANSWER_SECONDS_MAX = 60.0
@@ -411,6 +413,52 @@ def decompression_bomb(broker: AttackedBroker, amount: int) -> Told:
     return {"bombs": ", ".join(names), "each": amount, "slowest ms": round(slowest * 1000)}
 
 
+#: records that fit a batch of a megabyte, by codec
+TINY_RECORDS = {Codec.ZSTD: 1_200_000, Codec.GZIP: 700_000, Codec.LZ4: 240_000, Codec.SNAPPY: 240_000}
+
+
+def tiny_records(count: int) -> list[bytes]:
+    """So many of the smallest records that are right: an empty key, no value."""
+    parts = []
+    for number in range(count):
+        body = b"\0\0" + unsigned_varint(2 * number) + b"\0\1\0"
+        parts.append(bytes((2 * len(body),)) + body)
+    return parts
+
+
+def tiny_record_bombs() -> dict[str, bytes]:
+    """Right batches of not quite a megabyte with as many records as that can hold."""
+    most = tiny_records(max(TINY_RECORDS.values()))
+    now_ms = time.time_ns() // 1_000_000
+    return {
+        f"{codec.name.lower()} {count:,} records": sealed_batch(
+            codec, compress(codec, b"".join(most[:count])), count, now_ms
+        )
+        for codec, count in TINY_RECORDS.items()
+    }
+
+
+def tiny_record_bomb(broker: AttackedBroker, amount: int) -> Told:
+    """Right batches of very many records, for a topic whose records have to be looked at, four at once."""
+    made = tiny_record_bombs()
+    slowest: list[float] = []
+
+    def send(batch: bytes) -> None:
+        link = broker.link("PLAINTEXT")
+        for _ in range(amount):
+            begun = time.monotonic()
+            answer = bytes(link.receive(link.send(PRODUCE, 7, produce_body("table", batch))))
+            slowest.append(time.monotonic() - begun)
+            error = struct.unpack_from(">h", answer, 4 + 2 + len("table") + 4 + 4)[0]
+            assert error == 0, ErrorCode(error).name
+        link.close()
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        for _ in pool.map(send, made.values()):
+            pass
+    return {"bombs": ", ".join(made), "each": amount, "slowest ms": round(max(slowest) * 1000)}
+
+
 # -- giant requests
 
 
@@ -471,6 +519,7 @@ ATTACKS = {
     "downgrade and renegotiation": Attack(tls_downgrade, 20, 2, 160),
     "SCRAM iteration bombs": Attack(scram_bomb, 500, 60, 160),
     "decompression bombs": Attack(decompression_bomb, 5, 1, 600),
+    "bombs of tiny records": Attack(tiny_record_bomb, 3, 1, 600),
     "giant metadata requests": Attack(giant_metadata, 5, 1, 600),
 }
 

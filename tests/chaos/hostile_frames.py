@@ -284,8 +284,10 @@ def _snappy_lie() -> bytes:
     return b"\xff\xff\xff\xff\x07" + b"\x00" * 20
 
 
-def sealed_batch(codec: Codec, payload: bytes) -> bytes:
-    """A batch of one record with this payload and a right checksum."""
-    head = struct.pack(">hiqqqhii", codec, 0, 1_700_000_000_000, 1_700_000_000_000, -1, -1, -1, 1)
+def sealed_batch(
+    codec: Codec, payload: bytes, count: int = 1, timestamp_ms: int = 1_700_000_000_000
+) -> bytes:
+    """A batch that says that it has so many records, with this payload and a right checksum."""
+    head = struct.pack(">hiqqqhii", codec, count - 1, timestamp_ms, timestamp_ms, -1, -1, -1, count)
     checked = head + payload
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c(checked)) + checked

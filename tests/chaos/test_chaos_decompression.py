@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacks import bombs
+from attacks import bombs, tiny_record_bombs
 from broker_process import BrokerProcess
 from kafka_wire import WireClient, batch_of, produce_frame, read_produced
 
@@ -100,6 +100,20 @@ def test_many_records_do_not_hold_up_whoever_asks_for_metadata(broker: BrokerPro
     with WireClient(broker.bootstrap) as client:
         produced = client.produce("table", 0, batch_of(b"after", key=b"k"), acks=1)
         assert produced.base_offset == RECORDS * len(bomber.errors)
+
+
+def test_bombs_of_tiny_records_on_several_connections_do_not_hold_up_others(broker: BrokerProcess) -> None:
+    """One of each codec: 240,000 to 1,200,000 right records in a megabyte."""
+    bombers = [Bomber(broker.bootstrap, [batch]) for batch in tiny_record_bombs().values()]
+    for bomber in bombers:
+        bomber.start()
+    took = metadata_seconds(broker.bootstrap, BOMBED_SECONDS)
+    for bomber in bombers:
+        bomber.stopping.set()
+    for bomber in bombers:
+        bomber.join(120.0)
+    assert all(bomber.fault is None and set(bomber.errors) == {0} for bomber in bombers)
+    check(took, f"{sum(len(bomber.errors) for bomber in bombers)} batches of tiny records")
 
 
 def check(took: list[float], what: str) -> None:
