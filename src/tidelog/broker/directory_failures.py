@@ -2,7 +2,9 @@
 
 An I/O error of the system says that a disk cannot be trusted any more. The directory goes offline until the
 broker is started again: its replicas are neither read nor written here, clients are told KAFKA_STORAGE_ERROR,
-and the controller is told at once, so that other replicas lead. When no directory is left, the broker stops.
+and the controller is told at once, so that other replicas lead. When no directory is left, the broker stops;
+so it does when the controller has not heard of it for `log.dir.failure.timeout.ms`, since others believe that
+it leads.
 
 A disk that is full is none that has failed: appends are refused, and go on when there is room. So it is with
 limits of the process (too many open files, no memory). Deliberate difference: Kafka takes a full disk, too,
@@ -120,6 +122,18 @@ class DirectoryFailures:
         directories.fail(directory, reason)
         self._untold.append(directory.directory_id)
         self._tell()
+        timeout_ms = broker.settings.get_int("log.dir.failure.timeout.ms")
+        broker.timers.set_after(
+            ("untold directory failure", directory.path),
+            timeout_ms,
+            lambda: self._check_told(directory, timeout_ms),
+        )
+
+    def _check_told(self, directory: "LogDirectory", timeout_ms: int) -> None:
+        if directory.directory_id in self._untold:
+            self.on_fatal(
+                f"the controller has not heard for {timeout_ms} ms that {directory.path} has failed"
+            )
 
     def _tell(self) -> None:
         broker = self._broker

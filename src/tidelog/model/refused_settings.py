@@ -286,11 +286,6 @@ _STORAGE = (
         "Data folders that get no new logs.",
         "new logs go to the folder with the fewest", update_mode=_PER_BROKER,
     ),
-    _refused(
-        "log.dir.failure.timeout.ms", _LONG, 30_000, _LOW,
-        "How long a failed data folder may go unreported before the broker stops.",
-        "a broker does not stop over it",
-    ),
 )  # fmt: skip
 
 REFUSED_SETTINGS: tuple[Setting, ...] = (

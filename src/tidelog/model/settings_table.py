@@ -201,6 +201,10 @@ _DATA = (
         "Whether a replica outside the in-sync set may lead, losing records.", update_mode=_CLUSTER,
     ),
     _broker(
+        "log.dir.failure.timeout.ms", _LONG, 30_000, _LOW,
+        "How long the controller may not hear of a failed data folder before the broker stops.", minimum=1,
+    ),
+    _broker(
         "unclean.recovery.timeout.ms", _INT, 5_000, _MEDIUM,
         "How long an unclean election that the settings allow waits for more replicas to return.", minimum=0,
     ),

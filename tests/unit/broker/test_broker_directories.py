@@ -308,6 +308,24 @@ def test_leaders_do_not_wait_for_a_follower_whose_directory_failed() -> None:
     assert cluster.clock.time_ms - began_ms < 1_000
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_broker_stops_if_the_controller_does_not_hear_of_a_failed_directory(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_with_records(log_dir_failure_timeout_ms="4000")
+    node_id = next(each for each in cluster.nodes if cluster.nodes[each] is not cluster.controller)
+    broker = cluster.broker(node_id)
+    if not told:
+        monkeypatch.setattr(broker.metadata, "submit", lambda command, then, **how: None)
+    broker.directory_failures.failed(broker.log_directories.directories[0], "it is broken")
+    cluster.run_for(3_900)
+    assert not cluster.nodes[node_id].fatal
+    cluster.run_for(200)
+    assert [fatal[:34] for fatal in cluster.nodes[node_id].fatal] == (
+        [] if told else ["the controller has not heard for 4"]
+    )
+
+
 def test_a_full_disk_is_none_that_has_failed() -> None:
     cluster = cluster_with_records()
     leader = cluster.state("t").leader
