@@ -1,15 +1,22 @@
 """A broker of a real cluster that makes no progress: its event loop hangs, or its disk does.
 
 Its threads run all the while, those too that keep its session alive. Another broker must lead within the
-session timeout, as a client sees it; what hangs for less costs nothing. When the broker comes back it must
-not acknowledge as the leader it was: the requests that wait in its sockets are the first thing it finds.
+session timeout; what hangs for less costs nothing. When the broker comes back it must not acknowledge as the
+leader it was: the requests that wait in its sockets are the first thing it finds.
+
+When another leads is what the brokers themselves say: the time of the event in their logs. A client notices
+it when it has given up the write that was under way, and asked. The machine may be busy: `Lateness` measures
+for how long something that was due did not run meanwhile, and that much later is not too late.
 """
 
 import os
+import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -25,12 +32,14 @@ from tidelog.testing.cluster import RunningCluster
 SESSION_MS = 3_000
 #: what an ensemble grants at least, with its ticks of two seconds
 ZOOKEEPER_SESSION_MS = 4_000
-#: for machines that do other things beside: asking who leads, connecting, the write itself
-SLACK_SECONDS = 3.0
 HEARD_SECONDS_MAX = 20.0
 STARTED_SECONDS_MAX = 60.0
 #: the probe gives up a write after so long and looks for the leader again
 WRITE_SECONDS_MAX = 0.3
+#: from the election to the client's next acknowledged write: one write is given up, one that goes to an old
+#: leader fails, one comes through
+CLIENT_SECONDS_MAX = 3 * WRITE_SECONDS_MAX
+LATENESS_TICK_SECONDS = 0.01
 #: the broker that hangs, and the one whose disk does
 LEADER = 1
 
@@ -42,6 +51,46 @@ class ImpatientProbe(Probe):
     """Gives a write up early, and looks for the leader again."""
 
     write_seconds_max = WRITE_SECONDS_MAX
+
+
+class Lateness:
+    """For how long, in sum, a thread that wanted to run every now and then was kept from it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(LATENESS_TICK_SECONDS):
+            now = time.monotonic()
+            self.seconds += max(0.0, now - last - 2 * LATENESS_TICK_SECONDS)
+            last = now
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Stall:
+    """The moment at which something begins to hang, and how busy the machine is since then."""
+
+    def __init__(self) -> None:
+        self.lateness = Lateness()
+        self.wall_seconds, self.monotonic_seconds = time.time(), time.monotonic()
+
+    def begun(self) -> None:
+        """It hangs by now: a write that begins from here on goes nowhere."""
+        self.monotonic_seconds = time.monotonic()
+
+    def told_after(self, texts: list[str], event: str) -> float | None:
+        """After how many seconds the first broker wrote this event into its log; None if nobody did yet."""
+        found = re.findall(rf"^(\S+)Z \w+ +{event}", "\n".join(texts), re.MULTILINE)
+        moments = [datetime.fromisoformat(f"{moment}+00:00").timestamp() for moment in found]
+        # The log has milliseconds.
+        return min((m - self.wall_seconds for m in moments if m >= self.wall_seconds - 0.001), default=None)
 
 
 class Hung:
@@ -67,6 +116,16 @@ class Hung:
         assert found is not None
         return found
 
+    def controller(self) -> int:
+        """Who decides, as soon as all brokers say the same: one that was hung may have to learn it first."""
+        deadline = time.monotonic() + HEARD_SECONDS_MAX
+        while True:
+            said = {self.cluster.view(number).controller_id for number in self.cluster.broker_ids}
+            if len(said) == 1 and (controller := said.pop()) in self.cluster.broker_ids:
+                return controller
+            assert time.monotonic() < deadline, f"the brokers do not agree on a controller: {said}"
+            time.sleep(0.02)
+
     def elect(self, broker_id: int) -> None:
         """Give leadership back to the preferred replica, as soon as it is in sync."""
         wanted = [{"topic": INPUT, "partitions": [0]}]
@@ -82,11 +141,29 @@ class Hung:
         assert seconds is not None, f"no write was acknowledged within {HEARD_SECONDS_MAX:.0f} s"
         return seconds
 
-    def check_outage(self, since: float) -> float:
-        seconds = self.outage_seconds(since)
-        print(f"no acknowledged write for {seconds:.2f} s (session timeout {self.session_seconds:.1f} s)")
-        assert seconds < self.session_seconds + SLACK_SECONDS
+    def check_told(self, stall: Stall, event: str) -> float:
+        """An event must be told within the session timeout."""
+        deadline = time.monotonic() + HEARD_SECONDS_MAX
+        while (seconds := stall.told_after(self._logs(), event)) is None:
+            assert time.monotonic() < deadline, f"nobody told: {event}"
+            time.sleep(0.02)
+        late = stall.lateness.seconds
+        print(
+            f"{event}: after {seconds:.2f} s, session timeout {self.session_seconds:.1f} s, late {late:.2f} s"
+        )
+        assert seconds < self.session_seconds + late
         return seconds
+
+    def _logs(self) -> list[str]:
+        return [self.cluster.log_text(number) for number in self.cluster.broker_ids]
+
+    def check_outage(self, stall: Stall) -> None:
+        outage = self.outage_seconds(stall.monotonic_seconds)
+        elected = self.check_told(stall, f"leader elected: topic={INPUT} partition=0 ")
+        late = stall.lateness.seconds
+        stall.lateness.stop()
+        print(f"no acknowledged write for {outage:.2f} s")
+        assert outage < elected + CLIENT_SECONDS_MAX + late
 
     def whole_again(self) -> None:
         self.cluster.wait_in_sync()
@@ -167,12 +244,14 @@ def _asked_too_late(hung: Hung, leader: int, stop: Callable[[], Callable[[], Non
     clients = [WireClient(hung.cluster.address(leader)) for _ in range(3)]
     idle = WireClient(hung.cluster.address(leader))
     idle.ask("metadata", 12, topics=[])
+    stall = Stall()
     go_on = stop()
-    hung.standing, since = leader, time.monotonic()
+    stall.begun()
+    hung.standing = leader
     try:
         for client in clients:
             client.send(produce_frame(INPUT, 0, batch, acks=1))
-        hung.check_outage(since)
+        hung.check_outage(stall)
         assert hung.leader() != leader
     finally:
         go_on()
@@ -205,14 +284,13 @@ def test_a_hung_loop_costs_leadership_within_the_session_timeout(hung: Hung) -> 
 
 
 def test_a_hung_controller_is_replaced_within_the_session_timeout(hung: Hung) -> None:
-    controller = hung.cluster.controller()
-    assert controller is not None
+    controller = hung.controller()
     other = next(number for number in hung.cluster.broker_ids if number != controller)
+    stall = Stall()
     with StoppedThread(hung.process_id(controller)):
-        deadline = time.monotonic() + hung.session_seconds + SLACK_SECONDS
-        while hung.cluster.view(other).controller_id in (controller, -1, None):
-            assert time.monotonic() < deadline, "nobody else decides"
-            time.sleep(0.02)
+        hung.check_told(stall, r"broker \d is the controller now")
+        assert hung.cluster.view(other).controller_id not in (controller, -1, None)
+    stall.lateness.stop()
     hung.whole_again()
 
 
@@ -237,10 +315,12 @@ def test_a_hung_disk_costs_leadership_within_the_session_timeout(hung_with_disk:
             resource = {"resource_type": 2, "resource_name": INPUT, "configs": [config]}
             client.ask("incremental_alter_configs", 1, resources=[resource], validate_only=False)
     hung.elect(LEADER)
+    stall = Stall()
     (hung.disk.hang_writes if what == "writes" else hung.disk.hang_device)()
-    hung.standing, since = LEADER, time.monotonic()
+    stall.begun()
+    hung.standing = LEADER
     try:
-        hung.check_outage(since)
+        hung.check_outage(stall)
         assert hung.leader() != LEADER
     finally:
         hung.disk.release()
