@@ -32,6 +32,7 @@ from tidelog.broker.log_moves import LogMoves
 from tidelog.broker.long_checks import LongChecks
 from tidelog.broker.metadata import Metadata, Registration
 from tidelog.broker.metrics import Metrics
+from tidelog.broker.newcomers import Newcomers
 from tidelog.broker.parking import Parking
 from tidelog.broker.partition import Partition
 from tidelog.broker.peers import NoPeers, Peers
@@ -161,6 +162,11 @@ class Broker:
         self.placements = Placements(self)
         self.directory_failures = DirectoryFailures(self)
         self._ends_in_doubt = False
+
+    @functools.cached_property
+    def newcomers(self) -> Newcomers:
+        """Connections on which nothing was asked yet."""
+        return Newcomers(self.clock)
 
     # The coordinators are made when they are first asked for: importing them takes a tenth of a start.
 

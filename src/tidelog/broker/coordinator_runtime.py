@@ -166,6 +166,9 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
     def _same_leader(self, shard: Shard[MachineT]) -> None:
         """This node leads on, with another leader epoch."""
 
+    def _taken_over(self, shard: Shard[MachineT]) -> None:
+        """Everything of a partition is loaded, and served from now on."""
+
     @abstractmethod
     def _partition_count_default(self) -> int:
         """How many partitions the topic will have while it is not there."""
@@ -249,6 +252,7 @@ class CoordinatorRuntime(ABC, Generic[MachineT, CommandT]):
             elif outcome is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 shard.loading = False
                 self._run(shard, shard.machine.loaded(self._broker.clock.now_ms()))
+                self._taken_over(shard)
 
         self._when_replicated(shard, shard.partition.log.log_end_offset, settled)
 

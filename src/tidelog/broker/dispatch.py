@@ -88,6 +88,7 @@ class ConnectionContext:
         "gate",
         "host",
         "is_replica",
+        "last_api_key",
         "listener_name",
         "port",
         "principal",
@@ -126,6 +127,8 @@ class ConnectionContext:
         #: the largest frame that is taken from it at present
         self.frame_bytes_max = 0
         self.software = ("", "")
+        #: of the last request that went the long way
+        self.last_api_key = -1
         self.client_id: str | None = None
         self.client_id_length = -1
         self.client_id_raw = b""
@@ -261,6 +264,7 @@ class Dispatcher:
             return self._private(context, key, version, correlation_id, client_id_length, frame)
         if not api.serves(version):
             return self._unserved(api, version, correlation_id)
+        context.last_api_key = key
         quotas = self._broker.quotas
         self._began_ns = began_ns = 0 if quotas is None else clock_ns()
         try:
@@ -362,6 +366,7 @@ class Dispatcher:
         error = api_versions.check_request(request, version, broker.image.cluster_id, broker.node_id)
         if error == ErrorCode.NONE:
             context.software = (request.software_name, request.software_version)
+        broker.newcomers.met(context)
         return api_versions.encode_response(version, correlation_id, error, broker.features)
 
     def _metadata(

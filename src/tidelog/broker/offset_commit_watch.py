@@ -14,6 +14,13 @@ What has come is known from the question that precedes every transactional write
 and from EndTxn. Only AddOffsetsToTxn version 0 is watched, which is what librdkafka sends. When the group's
 coordinator changes, the offsets have to come anew or the transaction to end, for they may have been lost with
 the old one.
+
+A coordinator that takes a transaction over does not know by which connection the offsets were announced, if
+they were: the client waits for the group's coordinator, and says nothing to the new coordinator of its
+transaction. But it connects. So while such a transaction is open and its offsets do not come, connections are
+closed on which nothing was asked yet (`newcomers`), a few times. librdkafka looks for coordinators when a
+connection goes, once a second, and only if another one is usable at that moment; that is why the connections
+that it works with are left alone.
 """
 
 import logging
@@ -21,12 +28,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, NO_LEADER, TopicPartition
 from tidelog.transactions.states import TransactionState
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import ConnectionContext
+    from tidelog.transactions.machine import TransactionMachine
 
 log = logging.getLogger(__name__)
 
@@ -38,20 +46,28 @@ TICK_MS = 500
 LOOKED_AT_MAX = 1_000
 #: who announces offsets while so many are watched is not
 WATCHED_MAX = 10_000
+#: how often newcomers are let go for the sake of one transaction that was taken over
+LET_GO_MAX = 5
+#: and for how long after that
+TAKEN_OVER_MS_MAX = 120_000
 _TICK = "offset commit watch"
 
 
 class _Announced:
     """A group's offsets that were announced for the open transaction of a transactional id."""
 
-    __slots__ = ("commit_came", "context", "leader_epoch", "place", "since_ms")
+    __slots__ = ("began_ms", "commit_came", "context", "leader_epoch", "let_go_count", "place", "since_ms")
 
-    def __init__(self, place: TopicPartition, context: "ConnectionContext", epoch: int, now_ms: int) -> None:
+    def __init__(
+        self, place: TopicPartition, context: "ConnectionContext | None", epoch: int, now_ms: int
+    ) -> None:
         self.place = place
+        #: None for a transaction that was taken over
         self.context = context
         self.leader_epoch = epoch
-        self.since_ms = now_ms
+        self.began_ms = self.since_ms = now_ms
         self.commit_came = False
+        self.let_go_count = 0
 
 
 class OffsetCommitWatch:
@@ -69,6 +85,19 @@ class OffsetCommitWatch:
 
     def announced(self, transactional_id: str, place: TopicPartition, context: "ConnectionContext") -> None:
         """AddOffsetsToTxn was accepted on this connection."""
+        self._watch(transactional_id, place, context)
+
+    def taken_over(self, machine: "TransactionMachine") -> None:
+        """The transactions of a partition are coordinated here from now on."""
+        for transactional_id, transaction in machine.transactions.items():
+            if transaction.state is TransactionState.ONGOING:
+                for place in transaction.partitions:
+                    if place.topic == GROUP_METADATA_TOPIC:
+                        self._watch(transactional_id, place, None)
+
+    def _watch(
+        self, transactional_id: str, place: TopicPartition, context: "ConnectionContext | None"
+    ) -> None:
         if len(self._announced) >= WATCHED_MAX and transactional_id not in self._announced:
             return
         if _TICK not in self._broker.timers:
@@ -99,20 +128,43 @@ class OffsetCommitWatch:
         now_ms = self._broker.clock.monotonic_ms()
         for transactional_id in list(islice(self._announced, LOOKED_AT_MAX)):
             announced = self._announced.pop(transactional_id)
-            if announced.context.finish is None or not self._is_watchable(transactional_id, announced):
+            context = announced.context
+            if context is None:
+                gone = now_ms - announced.began_ms > TAKEN_OVER_MS_MAX
+            else:
+                gone = context.finish is None
+            if gone or not self._is_watchable(transactional_id, announced):
                 continue
             if not self._waits_too_long(announced, now_ms):
                 self._announced[transactional_id] = announced  # behind the others
                 continue
+            if context is None:
+                self._let_newcomers_go(transactional_id, announced, now_ms)
+                continue
             log.info(
                 "%s: the offsets of %.100r were announced and did not come to the group's coordinator; "
                 "closing the connection so that the client looks for it",
-                announced.context,
+                context,
                 transactional_id,
             )
-            announced.context.finish()
+            assert context.finish is not None
+            context.finish()
         if self._announced:
             self._broker.timers.set_after(_TICK, TICK_MS, self._tick)
+
+    def _let_newcomers_go(self, transactional_id: str, announced: _Announced, now_ms: int) -> None:
+        count = self._broker.newcomers.let_go(PATIENCE_MS)
+        if count:
+            log.info(
+                "the offsets of %.100r were announced to another coordinator and did not come; closing %d "
+                "connections without requests so that its client looks for the group's coordinator",
+                transactional_id,
+                count,
+            )
+            announced.let_go_count += 1
+            announced.since_ms = now_ms
+        if announced.let_go_count < LET_GO_MAX:
+            self._announced[transactional_id] = announced
 
     def _waits_too_long(self, announced: _Announced, now_ms: int) -> bool:
         epoch = self._leader_epoch(announced.place)

@@ -82,6 +82,10 @@ class TransactionCoordinator(CoordinatorRuntime[TransactionMachine, Command]):
     def _same_leader(self, shard: Shard[TransactionMachine]) -> None:
         shard.machine.coordinator_epoch = shard.partition.leader_epoch
 
+    def _taken_over(self, shard: Shard[TransactionMachine]) -> None:
+        if self.verifies:
+            self.offset_commits.taken_over(shard.machine)
+
     def _apply(self, machine: TransactionMachine, entry: LogEntry) -> None:
         record, _, ended = entry
         if ended is None and record.key is not None:

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from in_memory_cluster import InMemoryCluster
+from in_memory_cluster import Connection, InMemoryCluster
 from test_broker_cluster_coordinators import GROUP, KEYS, TX, Client
 
-from tidelog.broker import offset_commit_watch
-from tidelog.broker.offset_commit_watch import PATIENCE_MS, TICK_MS
+from tidelog.broker import newcomers, offset_commit_watch
+from tidelog.broker.offset_commit_watch import LET_GO_MAX, PATIENCE_MS, TAKEN_OVER_MS_MAX, TICK_MS
 from tidelog.client.requests import encode_request, frame_prefix
 from tidelog.model.errors import ErrorCode
 
@@ -190,3 +190,96 @@ def test_no_more_are_watched_than_the_limit(producer: Producer, monkeypatch: pyt
     producer.announce()
     producer.cluster.run_for(LONG_MS)
     assert not producer.connection.closed
+
+
+def greeted(cluster: InMemoryCluster, node_id: int, *, asks: bool = False) -> Connection:
+    """A connection on which a client asked for the versions, as librdkafka does first, and perhaps more."""
+    connection = cluster.connect(node_id)
+    requests: list[tuple[str, int, dict[str, Any]]] = [
+        ("ApiVersions", 3, {"client_software_name": "rdkafka", "client_software_version": "2.16.0"})
+    ]
+    if asks:
+        requests.append(("FindCoordinator", 2, {"key": GROUP, "key_type": 0}))
+    for api, version, fields in requests:
+        body = encode_request(KEYS[api], version, fields)
+        answer = connection.send(frame_prefix(KEYS[api], version, 1, b"test", len(body))[4:] + body)
+        cluster.run_until(lambda a=answer: a)
+    return connection
+
+
+@pytest.fixture
+def taken_over(producer: Producer) -> tuple[Producer, int]:
+    """The offsets were announced to a coordinator that is gone; and who took over."""
+    producer.announce()
+    old = producer.coordinator()
+    producer.cluster.kill(old)
+    producer.cluster.run_for(TICK_MS)
+    new = producer.coordinator()
+    assert new != old
+    broker = producer.cluster.broker(new)
+    producer.cluster.run_until(lambda: not isinstance(broker.transactions.machine_for(TX), ErrorCode))
+    producer.watch = broker.transactions.offset_commits
+    return producer, new
+
+
+def test_a_new_coordinator_lets_newcomers_go_a_few_times(taken_over: tuple[Producer, int]) -> None:
+    """The client has connected to it, and waits for the group's coordinator without a word."""
+    producer, coordinator = taken_over
+    busy = greeted(producer.cluster, coordinator, asks=True)
+    for _ in range(LET_GO_MAX):
+        connection = greeted(producer.cluster, coordinator)
+        producer.cluster.run_for(PATIENCE_MS - TICK_MS)
+        assert not connection.closed
+        producer.cluster.run_for(3 * TICK_MS)
+        assert connection.closed
+    assert not busy.closed, "a client works with it"
+    connection = greeted(producer.cluster, coordinator)
+    producer.cluster.run_for(LONG_MS)
+    assert not connection.closed
+    assert not producer.watch
+
+
+@pytest.mark.parametrize("step", ["commit", "end"])
+def test_a_client_that_goes_on_lets_newcomers_be(taken_over: tuple[Producer, int], step: str) -> None:
+    producer, coordinator = taken_over
+    connection = greeted(producer.cluster, coordinator)
+    if step == "commit":
+        producer.commit_offsets()
+    else:
+        producer.connection = producer.cluster.connect(coordinator)
+        producer.end_transaction()
+    producer.cluster.run_for(LONG_MS)
+    assert not connection.closed
+
+
+def test_newcomers_are_let_be_where_nothing_was_taken_over(producer: Producer) -> None:
+    connection = greeted(producer.cluster, producer.coordinator())
+    producer.cluster.run_for(LONG_MS)
+    assert not connection.closed
+
+
+def test_transactions_that_were_taken_over_are_forgotten_in_time(taken_over: tuple[Producer, int]) -> None:
+    producer, _ = taken_over
+    assert producer.watch
+    producer.cluster.run_for(TAKEN_OVER_MS_MAX + 2 * TICK_MS)
+    assert not producer.watch
+
+
+def test_no_more_newcomers_are_noted_than_the_limit(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, node_id = producer.cluster, producer.coordinator()
+    noted = cluster.broker(node_id).newcomers
+    noted.let_go(0)
+    monkeypatch.setattr(newcomers, "NOTED_MAX", 2)
+    monkeypatch.setattr(noted, "_pruned_from", 2)
+    first = greeted(cluster, node_id)
+    for _ in range(3):
+        greeted(cluster, node_id)
+    assert len(noted) == 2
+    first.close()
+    monkeypatch.setattr(noted, "_pruned_from", 2)
+    cluster.run_for(PATIENCE_MS)
+    greeted(cluster, node_id)
+    assert len(noted) == 2, "the one that is gone was forgotten"
+    assert noted.let_go(PATIENCE_MS) == 1, "the other one came just now"
