@@ -61,6 +61,8 @@ JOBS = Api(DESCRIBE_BACKGROUND_JOBS, "DescribeBackgroundJobs", 0, 0, None, Famil
 METADATA_CACHE_ENTRIES_MAX = 256
 METADATA_CACHE_REQUEST_BYTES_MAX = 4096
 METADATA_CACHE_BYTES_MAX = 16 << 20
+#: elements in an array of an answer that nobody waits for in one step
+LONG_ANSWER_ELEMENTS = 500
 
 
 #: the request waits for its turn: its principal is above a quota; the server offers it again
@@ -201,6 +203,11 @@ class PendingAnswer:
 Handler = Callable[["Broker", Request], Any]
 
 
+def _is_long(fields: messages.Fields) -> bool:
+    """Whether an answer takes more than a slice to write."""
+    return any(isinstance(value, list) and len(value) > LONG_ANSWER_ELEMENTS for value in fields.values())
+
+
 class Dispatcher:
     """Routes frames to handlers; one per broker."""
 
@@ -218,6 +225,8 @@ class Dispatcher:
         self._metadata_cache_bytes = 0
         self._metadata_version = -1
         self._began_ns = 0
+        #: makes a long call in slices, beginning later; the server says how
+        self.run_in_slices: Callable[[Callable[[], None]], None] = whole
         self._elements_max = broker.static_settings.get_int("tidelog.request.elements.max")
 
     def handle_again(
@@ -465,14 +474,22 @@ class Dispatcher:
         later = False
 
         def deliver(fields: messages.Fields) -> None:
+            if not later:
+                encode(fields)  # where the request is served, which can be put aside
+            elif _is_long(fields):
+                self.run_in_slices(partial(encode, fields))
+            else:
+                # Whoever brings the answer may be in the middle of something.
+                whole(encode, fields)
+
+        def encode(fields: messages.Fields) -> None:
             quotas = self._broker.quotas if later else None
             began_ns = 0 if quotas is None else clock_ns()
             self._requests.look_for_errors(api.key, fields)
-            # Whoever brings the answer may be in the middle of something.
-            body = whole(messages.encode_response, api, version, fields)
+            pieces = messages.encode_response_pieces(api, version, fields)
             if quotas is not None:
                 quotas.took_later(context, clock_ns() - began_ns)
-            pending.fill(response_frame(api, version, correlation_id, body))
+            whole(pending.fill, response_chunks(api, version, correlation_id, pieces))
 
         parked.deliver_to(deliver)
         later = True

@@ -30,16 +30,21 @@ class Parked:
         if self.answered:
             return
         self.answered = True
-        if self._deliver is None:
+        deliver = self._deliver
+        if deliver is None:
             self._response = response
         else:
-            self._deliver(response)
+            # It knows the answer's place, which knows this: a circle would keep both, and a large answer.
+            self._deliver = None
+            deliver(response)
 
     def deliver_to(self, deliver: Deliver) -> None:
         """Say where the answer goes; called once by dispatch."""
-        self._deliver = deliver
         if self.answered:
-            deliver(self._response)
+            response, self._response = self._response, None
+            deliver(response)
+        else:
+            self._deliver = deliver
 
     def abandon(self) -> None:
         """The connection is gone: the answer is not wanted any more."""

@@ -164,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         for pending in self._pending:
             if isinstance(pending, PendingAnswer):
                 pending.parked.abandon()
+                pending.on_filled = None  # the answer may be being written
         self._pending.clear()
         self._drop_private()
         self._transport = None

@@ -8,7 +8,7 @@ unlimited); a connection that would need more is closed, and the client retries.
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
@@ -77,6 +77,7 @@ class Edge:
         self._reported: set[tuple[str, str]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._tick_handle: asyncio.TimerHandle | None = None
+        self.dispatcher.run_in_slices = self._run_in_slices
         broker.on_lapsed = self._let_everybody_go
         broker.timers.on_earlier = self._arm
         self._arm()
@@ -86,6 +87,10 @@ class Edge:
     def encrypted_buffer(self) -> memoryview:
         """What TLS connections receive into, before it is decrypted."""
         return memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
+
+    def _run_in_slices(self, call: Callable[[], None]) -> None:
+        unfinished = self.slices.prepare(call)
+        self.long_work.add(lambda: unfinished.resume() is not unfinished)
 
     # -- connections
 

@@ -3,6 +3,7 @@
 import logging
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from test_broker_authorization import TOPIC, GuardedNode
 from tidelog.broker import authorization as authorization_module
 from tidelog.broker import dispatch, fetch_sessions
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.parking import Parked
 from tidelog.model.acls import AclOperation, PatternType
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -205,6 +207,23 @@ def test_metadata_answers_are_kept_by_bytes(monkeypatch: pytest.MonkeyPatch) -> 
     node.create_topic("new")
     node.handle(struct.pack(">hhih", 3, 4, 5, 4) + b"test" + body)
     assert len(dispatcher._metadata_cache) == 1 and dispatcher._metadata_cache_bytes < 1_000
+
+
+@pytest.mark.parametrize("count", [10, 5_000])
+def test_a_long_answer_that_comes_later_is_written_in_slices(count: int) -> None:
+    node = NodeUnderTest()
+    calls: list[Callable[[], None]] = []
+    node.dispatcher.run_in_slices = calls.append
+    delete_topics = next(api for api in APIS.values() if api.name == "DeleteTopics")
+    parked = Parked()
+    pending = node.dispatcher._settle_control(node.context, parked, delete_topics, 6, 7)
+    rows = [{"name": f"t{number}", "error_code": ErrorCode.NONE} for number in range(count)]
+    parked.answer({"responses": rows})
+    assert (pending.chunks is None, len(calls)) == ((True, 1) if count > 500 else (False, 0))
+    for call in calls:
+        call()
+    told = messages.decode_response(delete_topics, 6, memoryview(joined(pending.chunks))[9:])
+    assert [topic.name for topic in told.responses] == [row["name"] for row in rows]
 
 
 def test_events_keep_the_beginning_of_long_names() -> None:

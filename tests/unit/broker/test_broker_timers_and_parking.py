@@ -1,7 +1,10 @@
 """Timers and parked requests."""
 
+import gc
+import weakref
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from node import ManualClock
@@ -121,3 +124,35 @@ def test_waiters_wake_expire_and_leave_nothing() -> None:
     timers.run_due()
     assert got == ["ready", "expired"]
     assert not first.waiters and not second.waiters and parking.count == 0 and len(timers) == 0
+
+
+@pytest.mark.parametrize("answered_first", [True, False])
+def test_nothing_holds_on_to_an_answer_that_was_delivered(answered_first: bool) -> None:
+    """No circle of the request, its place and its answer, that only a collection of garbage would find."""
+
+    class Place:
+        """As a connection keeps it, which knows the request and gets the answer."""
+
+        def __init__(self, parked: Parked) -> None:
+            self.parked = parked
+            self.answer: object = None
+
+        def fill(self, answer: object) -> None:
+            self.answer = answer
+
+    parked = Parked()
+    answer, place = Place(parked), Place(parked)
+    gone = weakref.ref(answer), weakref.ref(place)
+    gc.collect()
+    gc.disable()
+    try:
+        for step in ("answer", "deliver") if answered_first else ("deliver", "answer"):
+            if step == "answer":
+                parked.answer(answer)
+            else:
+                parked.deliver_to(place.fill)
+        assert place.answer is answer
+        del answer, place
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()
