@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -54,7 +55,7 @@ class Scale:
 
 
 FULL = Scale(100 << 20, ELEMENTS_MAX, PARTITIONS_MAX, 3, 2_000)
-QUICK = Scale(1 << 20, 6_000, 6_000, 1, 20)
+QUICK = Scale(1 << 20, 10_000, 10_000, 1, 20)
 
 
 class Requests:
@@ -170,13 +171,21 @@ class Outcome:
         )
 
 
+class Who(Enum):
+    """Who attacks."""
+
+    STRANGER = ""
+    NOBODY = " before login"
+    SUPER_USER = " with rights"
+
+
 class Attacker(threading.Thread):
     """One connection after the other, sending what it is given and reading what comes."""
 
-    def __init__(self, broker: HostileBroker, frames: list[bytes], authenticated: bool) -> None:
+    def __init__(self, broker: HostileBroker, frames: list[bytes], who: Who) -> None:
         super().__init__(daemon=True)
         self._broker, self._frames = broker, frames
-        self._authenticated = authenticated
+        self._who = who
         self.answered = self.closed = 0
         #: what the broker neither answered nor closed the connection for
         self.unanswered = 0
@@ -185,9 +194,14 @@ class Attacker(threading.Thread):
         for data in self._frames:
             with (
                 contextlib.suppress(OSError),
-                self._broker.connect(authenticated=self._authenticated) as stream,
+                self._connected() as stream,
             ):
                 self._send(stream, data)
+
+    def _connected(self) -> socket.socket:
+        if self._who is Who.SUPER_USER:
+            return self._broker.connect_inside()
+        return self._broker.connect(authenticated=self._who is Who.STRANGER)
 
     def _send(self, stream: socket.socket, data: bytes) -> None:
         # Read while it is sent: who only sends many requests waits for himself once the answers fill buffers.
@@ -227,21 +241,26 @@ def cases(names: list[str] | None = None) -> list[tuple[Api, int]]:
     return found
 
 
+def attackers_of(api: Api) -> list[Who]:
+    """Who sends an API: what is sent before a login is sent without one too."""
+    return [Who.STRANGER, Who.NOBODY] if api.stage is Stage.OPENING else [Who.STRANGER]
+
+
 def attack(
-    broker: HostileBroker, probe: Probe, api: Api, version: int, scale: Scale, *, authenticated: bool = True
+    broker: HostileBroker, probe: Probe, api: Api, version: int, scale: Scale, who: Who = Who.STRANGER
 ) -> Outcome:
     """Have eight connections send one API everything, and see what comes of it."""
-    bytes_max = scale.frame_bytes_max if authenticated else UNAUTHENTICATED_BYTES_MAX
+    bytes_max = UNAUTHENTICATED_BYTES_MAX if who is Who.NOBODY else scale.frame_bytes_max
     requests = Requests(api, version, scale, bytes_max)
     frames = [kind(requests) for kind in KINDS]
     # What is imported and made once is there before anything is measured.
-    Attacker(broker, [requests.small()] * 3, authenticated).run()
+    Attacker(broker, [requests.small()] * 3, who).run()
     probe.seen()
     before_bytes, cpu_before, begun = broker.resident_bytes(), broker.cpu_seconds(), time.monotonic()
     shares: list[list[bytes]] = [[] for _ in range(CONNECTIONS)]
     for number in range(max(len(frames), CONNECTIONS * scale.kinds)):
         shares[number % CONNECTIONS].append(frames[number % len(frames)])
-    attackers = [Attacker(broker, share, authenticated) for share in shares]
+    attackers = [Attacker(broker, share, who) for share in shares]
     for attacker in attackers:
         attacker.start()
     peak_bytes = before_bytes
@@ -254,9 +273,8 @@ def attack(
     seen = probe.seen()
     assert broker.running, f"the broker died:\n{broker.log_text()[-4000:]}"
     assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
-    who = "" if authenticated else " before login"
     return Outcome(
-        f"{api.name} v{version}{who}",
+        f"{api.name} v{version}{who.value}",
         seen,
         (broker.resident_bytes() - before_bytes) / MIB,
         peak_bytes / MIB,
@@ -271,7 +289,7 @@ def attack(
 def await_calm(broker: HostileBroker, enough_bytes: int) -> None:
     """Give the broker the time that it takes to return memory."""
     deadline = time.monotonic() + CALM_SECONDS_MAX
-    time.sleep(0.2)
+    time.sleep(0.05)
     while broker.resident_bytes() > enough_bytes and time.monotonic() < deadline:
         time.sleep(0.1)
 
@@ -294,6 +312,7 @@ def main() -> int:
     parser.add_argument("--api", action="append")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--busy", action="store_true", help="others keep the machine busy")
+    parser.add_argument("--rights", action="store_true", help="by somebody who may do everything")
     parser.add_argument("--source")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
@@ -304,8 +323,8 @@ def main() -> int:
         Probe(broker) as probe,
     ):
         for api, version in cases(arguments.api):
-            for authenticated in (True, False) if api.stage is Stage.OPENING else (True,):
-                outcome = attack(broker, probe, api, version, scale, authenticated=authenticated)
+            for who in [Who.SUPER_USER] if arguments.rights else attackers_of(api):
+                outcome = attack(broker, probe, api, version, scale, who)
                 found = faults(outcome, busy=arguments.busy)
                 broken += bool(found)
                 print(f"{'FAILED' if found else 'ok    '} {outcome}", flush=True)
