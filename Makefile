@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PORT ?= 9092
-DATA ?= data
+DATA ?= tidelog-data
 BROKERS ?= 1
 
 .DEFAULT_GOAL := help

@@ -58,7 +58,7 @@ from tidelog.protocol import messages
 from tidelog.protocol.api_versions import Feature
 from tidelog.storage.disk import Disk
 from tidelog.storage.log_directories import LogDirectories
-from tidelog.storage.log_directory import refuse_used
+from tidelog.storage.log_directory import LogDirectoryUnusable, refuse_used, stored_cluster_id
 from tidelog.storage.partition_metadata import read_topic_id
 
 if TYPE_CHECKING:
@@ -215,6 +215,8 @@ class Broker:
         """Load the metadata, lock the log directories and open every log; blocks until recovered."""
         # Before anything is written: the store may lie in a directory that is another broker's.
         refuse_used(self.disk, self.settings.log_dirs)
+        if self._open_store == self._open_configured_store:
+            self._refuse_lost_metadata()
         self.metadata = Metadata(
             self._open_store,
             self.static_settings,
@@ -256,6 +258,19 @@ class Broker:
         self.image_version = image.version
         self.housekeeping.start()
         self.users.start()
+
+    def _refuse_lost_metadata(self) -> None:
+        """Begin no new cluster beside data of one: its metadata is in a directory that is away, or lost."""
+        directories = self.settings.log_dirs
+        if self.settings.get("zookeeper.connect"):
+            return
+        path = opening.embedded_path(self.static_settings)
+        cluster_id = None if path.exists() else stored_cluster_id(self.disk, directories)
+        if cluster_id is not None:
+            raise LogDirectoryUnusable(
+                f"{path}, the metadata of cluster {cluster_id}, is not there, but data of that cluster is in "
+                f"{', '.join(directories)}: mount the directory that is missing, or restore the file"
+            )
 
     def _open_configured_store(self) -> CoordinationStore:
         return opening.open_store(self.static_settings)

@@ -1,4 +1,4 @@
-"""Requests about ACLs and quotas, which any broker takes, and their refusals in words."""
+"""Requests about ACLs, quotas and users, which any broker takes, and their refusals in words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +14,18 @@ from tidelog.protocol.primitives import MalformedRequest
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
+DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+#: how long an address may take that is not the last one
+FIRST_SECONDS_MAX = 2.0
 
 _HINTS = {
     ErrorCode.SECURITY_DISABLED: "start the brokers with the setting authorizer.class.name "
     "('tidelog up --secure' does)",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "connect as a super user, or as one who may ALTER the cluster",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "connect as a super user, or ask one for 'tidelog acl allow USER "
+    "OPERATION --cluster': describe and alter for ACLs and users, describe_configs and alter_configs for "
+    "quotas",
+    ErrorCode.RESOURCE_NOT_FOUND: "'tidelog user list' shows the users",
+    ErrorCode.INVALID_REQUEST: "the command's --help has examples",
 }
 
 
@@ -43,7 +50,7 @@ def _first_link(connection: Connection) -> tuple[str, Link]:
     *others, last = (part.strip() for part in connection.bootstrap.split(","))
     for address in others:
         try:
-            return address, connection.link(address)
+            return address, connection.link(address, FIRST_SECONDS_MAX)
         except CommandError:
             continue
     return last, connection.link(last)

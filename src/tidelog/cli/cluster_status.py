@@ -7,6 +7,7 @@ import click
 
 from tidelog.cli.cluster_state import ClusterAdmin, ClusterState, PartitionState
 from tidelog.cli.connection import Connection, connection_options
+from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_fields, print_json, print_table
 
 SHOWN_PARTITIONS_MAX = 20
@@ -166,8 +167,8 @@ def status(
 
     A cluster is well when every broker it knows lives, someone is the controller, every partition has a
     leader and every replica is in sync. Between two steps of a rolling restart, --wait is the step to take.
-    Of a broker that lives, 'offline' counts the replicas whose log directory is not there or has failed:
-    tidelog doctor tells why.
+    'offline' counts the replicas that nobody can use: all of a broker that is dead, and of one that lives
+    those whose log directory is not there or has failed: tidelog doctor tells why.
 
     \b
     Examples:
@@ -175,12 +176,7 @@ def status(
       tidelog cluster status --wait 120 && systemctl restart tidelog
       tidelog cluster status --bootstrap kafka.example.com:9092 --json
     """
-    admin = ClusterAdmin(connection)
-    state = admin.state()
-    deadline = time.monotonic() + (wait_seconds or 0.0)
-    while not state.well and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-        state = admin.state()
+    state = _state_when_well(connection, time.monotonic() + (wait_seconds or 0.0))
     sick = [partition for partition in state.partitions if partition.offline or partition.under_replicated]
     shown = list(state.partitions) if all_partitions else sick
     if as_json:
@@ -200,6 +196,20 @@ def status(
             print_partitions(sick[:SHOWN_PARTITIONS_MAX], f"partitions that are not well {several}".rstrip())
     if not state.well and (check or wait_seconds is not None):
         raise click.exceptions.Exit(1)
+
+
+def _state_when_well(connection: Connection, deadline: float) -> ClusterState:
+    """The state once the cluster is well, or at the deadline; brokers may still be starting."""
+    while True:
+        try:
+            state = ClusterAdmin(connection).state()
+        except CommandError:
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            if state.well or time.monotonic() >= deadline:
+                return state
+        time.sleep(POLL_SECONDS)
 
 
 @click.command()

@@ -117,12 +117,12 @@ class Connection:
                 "raise --timeout, or check 'tidelog cluster status'",
             ) from failure
 
-    def link(self, address: str) -> "Link":
+    def link(self, address: str, connect_seconds_max: float | None = None) -> "Link":
         """A connection of our own to one broker, secured by the same properties."""
         from tidelog.client.faults import ClientFault
         from tidelog.client.link import Link
 
-        settings = self.client_settings()
+        settings = self.client_settings(connect_seconds_max)
         try:
             return Link.open(*split_address(address), settings)
         except ClientFault as failure:

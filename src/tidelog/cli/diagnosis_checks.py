@@ -38,6 +38,8 @@ FETCH = 1
 PRODUCE = 0
 #: before it there were no headers, no idempotence and no transactions
 FETCH_OF_KAFKA_0_11 = 4
+#: how many topics a command that doctor proposes names
+ELECTED_TOPICS_MAX = 20
 REBALANCING = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 TRANSACTION_MARGIN_MS = 10_000
 
@@ -128,7 +130,11 @@ def brokers(seen: Examination) -> list[Finding]:
                 f"broker {broker.id} hangs: it takes connections at {broker.address} and answers none;"
                 f" {counted(held, 'replica')} should be there"
             )
-            step = "its log says where its event loop stands; see to its disk and its memory, then restart it"
+            step = (
+                "its log says where its event loop stands; if it says nothing, the process may be stopped"
+                " ('ps -o stat' shows T, 'kill -CONT' lets it go on); see to its disk and its memory, then"
+                " restart it"
+            )
         found.append(problem("brokers", message, step, f"broker {broker.id}"))
     return found
 
@@ -174,7 +180,8 @@ def partitions(seen: Examination) -> list[Finding]:
                 f"{counted(len(offline), 'partition')} without a leader, neither read nor written:"
                 f" {some(names)}",
                 f"start the brokers that hold their replicas: {missing}; only if those are"
-                " lost for good: tidelog cluster elect --unclean, which takes the longest log there is",
+                f" lost for good: tidelog cluster elect --unclean {_election_of(offline)}, which takes the"
+                " longest log there is, and begins an empty one where there is none",
                 *names,
             )
         )
@@ -195,7 +202,8 @@ def partitions(seen: Examination) -> list[Finding]:
             warning(
                 "partitions",
                 f"{counted(len(behind), 'partition')} with replicas that are not in sync: {some(names)}",
-                f"see why {_missing(behind)} are behind (dead, slow, cut off): tidelog cluster status",
+                f"see what keeps {_missing(behind)} behind (dead, slow, cut off, a log directory that is"
+                " offline): tidelog cluster status",
                 *names,
             )
         )
@@ -207,6 +215,15 @@ def partitions(seen: Examination) -> list[Finding]:
             )
         )
     return found
+
+
+def _election_of(offline: list[SeenPartition]) -> str:
+    """The partitions as 'tidelog cluster elect' takes them; the first topics of many."""
+    numbers: dict[str, list[int]] = {}
+    for partition in offline:
+        numbers.setdefault(partition.topic, []).append(partition.partition)
+    named = [f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in numbers.items()]
+    return " ".join(named[:ELECTED_TOPICS_MAX]) + (" …" if len(named) > ELECTED_TOPICS_MAX else "")
 
 
 def _missing(behind: list[SeenPartition]) -> str:

@@ -314,17 +314,16 @@ def serve_broker(
     try:
         code = serve(settings, on_ready=ready)
     except ListenError as failure:
-        raise CommandError(
-            str(failure.strerror or failure),
-            "another --port (0 picks a free one), or stop what uses this one",
-        ) from failure
+        raise CommandError(str(failure.strerror or failure), failure.remedy) from failure
     except NotRegistered as failure:
         raise CommandError(
             f"the broker could not be registered: {failure}",
             "another id, or stop the broker that has this one",
         ) from failure
     except LogDirectoryUnusable as failure:
-        raise CommandError(str(failure), "choose another folder with --data") from failure
+        raise CommandError(
+            str(failure), "mend what it says, or choose another folder with --data"
+        ) from failure
     except OSError as failure:
         where = failure.filename or ", ".join(settings.log_dirs)
         raise CommandError(

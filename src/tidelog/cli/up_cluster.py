@@ -146,9 +146,7 @@ def run_cluster(
         security = None if plan.security is None else plan.security.client_settings()
         return Supervisor(processes, data=plan.data, report=reporter.report, security=security).run()
     except SupervisorRefused as refused:
-        raise CommandError(
-            str(refused), "free the port or choose another --port, or look into the log"
-        ) from refused
+        raise CommandError(str(refused), refused.remedy) from refused
     except OSError as failure:
         raise CommandError(
             f"the cluster cannot use {failure.filename or plan.data}: {failure.strerror or failure}",

@@ -6,6 +6,7 @@ once brokers are ready, and ends when its standard input does, however this proc
 """
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,16 @@ class ConsoleChild:
     def __init__(self, port: int) -> None:
         self.port = port
         self._process: subprocess.Popen[bytes] | None = None
+
+    def is_free(self) -> bool:
+        """Whether the port can be had: the console itself would say so too late."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.port))
+            except OSError:
+                return False
+        return True
 
     def start(self, bootstrap: str, client_properties: Path | None, data_folders: Sequence[Path]) -> str:
         """Start the console for a cluster; its address."""
@@ -70,6 +81,13 @@ def start_console(bootstrap: str, security: Any, *, as_json: bool, data_folders:
     context = click.get_current_context(silent=True)
     child = None if context is None else context.meta.get(_KEPT_AS)
     if not isinstance(child, ConsoleChild):
+        return
+    if not child.is_free():
+        fault = f"port {child.port} is in use: --console-port chooses another"
+        if as_json:
+            click.echo(json.dumps({"event": "console failed", "reason": fault}))
+        else:
+            click.echo(f"  console    not started, {fault}")
         return
     properties = None if security is None else Path(security.folder) / "client.properties"
     address = child.start(bootstrap, properties, data_folders)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.cli.access_requests import DESCRIBE_USER_SCRAM_CREDENTIALS, ask, check
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.output import json_option, print_json, print_table
@@ -17,6 +18,7 @@ from tidelog.cli.output import json_option, print_json, print_table
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+#: in the order of their numbers in the protocol, from 1
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ITERATIONS_DEFAULT = 8_192
 PASSWORD_BYTES_MAX = 1_024
@@ -55,26 +57,23 @@ def _change(connection: Connection, admin: "AdminClient", user: str, alterations
             connection.outcome(futures[user])
 
 
-def described(connection: Connection, admin: "AdminClient", users: list[str] | None) -> list[dict[str, Any]]:
-    """Users and what they have, by name."""
-    with explained("the users cannot be read"):
-        answer: Any = admin.describe_user_scram_credentials(users, request_timeout=connection.timeout_seconds)
-        if users is None:
-            found = connection.outcome(answer)
-        else:
-            found = {user: connection.outcome(future) for user, future in answer.items()}
+def described(connection: Connection, users: list[str] | None) -> list[dict[str, Any]]:
+    """Users and what they have, by name; with our own client: librdkafka 2.16 crashes where the answer is a
+    refusal."""
+    wanted = None if users is None else [{"name": user} for user in users]
+    answer = ask(connection, DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": wanted})
+    check(answer, "the users cannot be read")
+    for result in answer.results:
+        check(result, f"the user {result.user!r} cannot be read")
     return [
         {
-            "user": name,
+            "user": result.user,
             "credentials": [
-                {
-                    "mechanism": info.mechanism.name.replace("_", "-"),
-                    "iterations": info.iterations,
-                }
-                for info in found[name].scram_credential_infos
+                {"mechanism": MECHANISMS[info.mechanism - 1], "iterations": info.iterations}
+                for info in sorted(result.credential_infos, key=lambda info: info.mechanism)
             ],
         }
-        for name in sorted(found)
+        for result in sorted(answer.results, key=lambda result: result.user)
     ]
 
 
@@ -128,10 +127,9 @@ def create(
       tidelog user create ci --generate --json
       echo "$PASSWORD" | tidelog user create loader --mechanism SCRAM-SHA-512
     """
-    admin = connection.admin()
-    if any(row["user"] == name for row in described(connection, admin, None)):
+    if any(row["user"] == name for row in described(connection, None)):
         raise CommandError(f"the user {name!r} exists", "'tidelog user password NAME' changes the password")
-    _set_password(connection, admin, name, mechanisms, generate, iterations, as_json, "created")
+    _set_password(connection, connection.admin(), name, mechanisms, generate, iterations, as_json, "created")
 
 
 @user.command("password")
@@ -165,9 +163,8 @@ def password(
       tidelog user password alice
       tidelog user password ci --generate
     """
-    admin = connection.admin()
-    described(connection, admin, [name])
-    _set_password(connection, admin, name, mechanisms, generate, iterations, as_json, "changed")
+    described(connection, [name])
+    _set_password(connection, connection.admin(), name, mechanisms, generate, iterations, as_json, "changed")
 
 
 def _set_password(
@@ -216,7 +213,7 @@ def list_users(connection: Connection, as_json: bool) -> None:
     Example:
       tidelog user list --json
     """
-    rows = described(connection, connection.admin(), None)
+    rows = described(connection, None)
     if as_json:
         print_json(rows)
     elif rows:
@@ -236,7 +233,7 @@ def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> N
     Example:
       tidelog user describe alice bob
     """
-    rows = described(connection, connection.admin(), list(dict.fromkeys(names)))
+    rows = described(connection, list(dict.fromkeys(names)))
     if as_json:
         print_json(rows)
     else:
@@ -259,8 +256,7 @@ def delete(connection: Connection, name: str, mechanisms: tuple[str, ...], yes: 
     """
     from confluent_kafka.admin import ScramMechanism, UserScramCredentialDeletion  # type: ignore[attr-defined]
 
-    admin = connection.admin()
-    [row] = described(connection, admin, [name])
+    [row] = described(connection, [name])
     present = [credential["mechanism"] for credential in row["credentials"]]
     chosen = [mechanism for mechanism in present if not mechanisms or mechanism in mechanisms]
     if not chosen:
@@ -272,7 +268,7 @@ def delete(connection: Connection, name: str, mechanisms: tuple[str, ...], yes: 
     deletions = [
         UserScramCredentialDeletion(name, ScramMechanism[mechanism.replace("-", "_")]) for mechanism in chosen
     ]
-    _change(connection, admin, name, deletions)
+    _change(connection, connection.admin(), name, deletions)
     if as_json:
         print_json({"user": name, "deleted": chosen})
     else:

@@ -13,14 +13,23 @@ from tidelog.client.faults import ClientFault
 from tidelog.protocol import schema_reader
 from tidelog.protocol.primitives import MalformedRequest, malformed_if_fails
 
+#: how long a broker may take to be reached for figures that can be left out
+SIZES_SECONDS_MAX = 2.0
 
-def call(connection: Connection, address: str, request: Any, response_class: type[Any]) -> Any:
+
+def call(
+    connection: Connection,
+    address: str,
+    request: Any,
+    response_class: type[Any],
+    connect_seconds_max: float | None = None,
+) -> Any:
     """Send one kio request to `address` and return the parsed response."""
     from kio.serial import entity_writer
 
     body = io.BytesIO()
     entity_writer(type(request))(body, request)
-    link = connection.link(address)
+    link = connection.link(address, connect_seconds_max)
     try:
         ticket = link.send(request.__api_key__, request.__version__, body.getvalue())
         answer = link.receive(ticket)
@@ -50,7 +59,7 @@ def partition_sizes(
     )
     sizes: dict[tuple[int, str, int], int] = {}
     for broker_id, address in brokers.items():
-        response = call(connection, address, request, DescribeLogDirsResponse)
+        response = call(connection, address, request, DescribeLogDirsResponse, SIZES_SECONDS_MAX)
         for directory in response.results:
             for topic in directory.topics:
                 for partition in topic.partitions:

@@ -152,4 +152,5 @@ def transactions(console: Console, request: Request) -> Response:
 
 def access(console: Console, request: Request) -> Response:
     facts = access_facts(console)
-    return JSONResponse({**facts, "quotas": [asdict(quota) for quota in facts["quotas"]]})
+    listed = {kind: [asdict(row) for row in facts[kind]] for kind in ("users", "quotas")}
+    return JSONResponse({**facts, **listed})

@@ -1,7 +1,6 @@
 """Pages about the whole cluster: overview, brokers, transactions, access, events."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -163,7 +162,7 @@ def transactions(console: Console, request: Request) -> Response:
 
 def access_facts(console: Console) -> dict[str, Any]:
     """Users, ACLs and quotas, each with the reason where it cannot be read."""
-    users, users_fault = attempted(lambda: _users(console), [])
+    users, users_fault = attempted(console.wire.users, [])
     acls, acls_fault = attempted(lambda: _acls(console), [])
     quotas, quotas_fault = attempted(console.wire.quotas, [])
     return {
@@ -178,25 +177,6 @@ def access_facts(console: Console) -> dict[str, Any]:
 
 def access(console: Console, request: Request) -> Response:
     return console.page(request, "access.html", "access", "Access", **access_facts(console))
-
-
-def _users(console: Console) -> list[dict[str, Any]]:
-    with explained("users cannot be read"):
-        future = console.client.admin.describe_user_scram_credentials(
-            request_timeout=console.client.timeout_seconds
-        )
-        assert isinstance(future, Future)  # a single one where no user is named
-        described = console.client.outcome(future)
-    return [
-        {
-            "name": name,
-            "credentials": [
-                f"{info.mechanism.name.replace('_', '-')} ({info.iterations} iterations)"
-                for info in described[name].scram_credential_infos
-            ],
-        }
-        for name in sorted(described)
-    ]
 
 
 def _acls(console: Console) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
 """What confluent-kafka does not offer, asked with our own client: log dirs, transactions, quotas, batches.
+And the users: librdkafka 2.16 crashes where it may not read them.
 
 Ordinary requests of the Kafka protocol, so any cluster answers that knows them; where one does not, callers
 get a ConsoleFault to show in place of the figures. One blocking client serves everyone, a call at a time,
@@ -21,11 +22,13 @@ from tidelog.protocol.consumer_fetch import WantedPartition
 
 DESCRIBE_LOG_DIRS = 35
 DESCRIBE_CLIENT_QUOTAS = 48
+DESCRIBE_USER_SCRAM_CREDENTIALS = 50
 DESCRIBE_TRANSACTIONS = 65
 LIST_TRANSACTIONS = 66
 REQUEST_TIMEOUT_MS = 5_000
 BATCH_BYTES_MAX = 1 << 20
 TRANSACTIONS_DESCRIBED_MAX = 200
+SCRAM_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 Result = TypeVar("Result")
 
@@ -70,6 +73,12 @@ class TransactionView:
 class QuotaView:
     entity: str
     limits: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    name: str
+    credentials: tuple[str, ...]
 
 
 class WireClient:
@@ -193,6 +202,26 @@ class WireClient:
             limits = tuple((value.key, float(value.value)) for value in entry.values)
             found.append(QuotaView(entity, limits))
         return sorted(found, key=lambda quota: quota.entity)
+
+    def users(self) -> list[UserView]:
+        """Who has a password, and for which mechanisms."""
+
+        def ask(cluster: Cluster) -> Any:
+            return cluster.any_link().request(DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None}, highest=0)
+
+        answer = self.asked("users cannot be read", ask)
+        code = known_code(answer.error_code)
+        if code != ErrorCode.NONE:
+            raise ConsoleFault(f"users cannot be read: {code.name}", "", BAD_GATEWAY)
+        found = []
+        for result in answer.results:
+            mechanisms = sorted((info.mechanism, info.iterations) for info in result.credential_infos)
+            credentials = tuple(
+                f"{SCRAM_MECHANISMS.get(number, f'mechanism {number}')} ({iterations} iterations)"
+                for number, iterations in mechanisms
+            )
+            found.append(UserView(result.user, credentials))
+        return sorted(found, key=lambda user: user.name)
 
     def batch_at(self, topic: str, partition: int, offset: int) -> bytes:
         """The bytes from the batch that holds an offset on, about BATCH_BYTES_MAX of them."""

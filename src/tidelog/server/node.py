@@ -45,8 +45,15 @@ DESCRIPTORS_WANTED = 1 << 16
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
+SECURITY_REMEDY = "docs/security.md has the settings of secured listeners"
+
+
 class ListenError(OSError):
-    """A listener's address could not be taken."""
+    """A listener cannot be set up; `remedy` says what to do about it."""
+
+    def __init__(self, number: int | None, message: str, remedy: str) -> None:
+        super().__init__(number, message)
+        self.remedy = remedy
 
 
 class NotRegistered(OSError):
@@ -206,6 +213,7 @@ class Node:
             raise ListenError(
                 fault.errno or errno.EINVAL,
                 f"cannot serve metrics on {address_text(host, port)}: {fault.strerror or fault}",
+                "another --metrics-port (tidelog.metrics.port), or stop what uses this one",
             ) from fault
 
     @staticmethod
@@ -277,7 +285,11 @@ def _metrics_credentials(settings: BrokerSettings, host: str) -> "HttpCredential
     try:
         return HttpCredentials(Path(str(path)))
     except CredentialsUnusable as fault:
-        raise ListenError(errno.EINVAL, f"tidelog.metrics.credentials.file: {fault}") from fault
+        raise ListenError(
+            errno.EINVAL,
+            f"tidelog.metrics.credentials.file: {fault}",
+            f"'chmod 600 {path}'; docs/metrics.md says what is in it",
+        ) from fault
 
 
 def _secured_listeners(settings: BrokerSettings) -> "dict[str, ListenerSecurity]":
@@ -294,7 +306,9 @@ def _secured_listeners(settings: BrokerSettings) -> "dict[str, ListenerSecurity]
         try:
             secured[name] = ListenerSecurity(settings, name)
         except ValueError as fault:
-            raise ListenError(errno.EINVAL, f"the listener {name} cannot be set up: {fault}") from fault
+            raise ListenError(
+                errno.EINVAL, f"the listener {name} cannot be set up: {fault}", SECURITY_REMEDY
+            ) from fault
     return secured
 
 
@@ -308,7 +322,9 @@ def _peer_security(settings: BrokerSettings) -> "PeerSecurity | None":
     try:
         return PeerSecurity(settings)
     except ValueError as fault:
-        raise ListenError(errno.EINVAL, f"brokers cannot reach each other by {listener}: {fault}") from fault
+        raise ListenError(
+            errno.EINVAL, f"brokers cannot reach each other by {listener}: {fault}", SECURITY_REMEDY
+        ) from fault
 
 
 def _factory(edge: Edge, listener_name: str, security: "ListenerSecurity | None") -> Callable[[], Connection]:
@@ -338,7 +354,11 @@ def _bind(listener: Listener, settings: BrokerSettings) -> socket.socket:
         sock.bind(address)
     except OSError as fault:
         sock.close()
-        raise ListenError(fault.errno, f"cannot listen on {listener}: {fault.strerror}") from fault
+        raise ListenError(
+            fault.errno,
+            f"cannot listen on {listener}: {fault.strerror}",
+            "another --port (0 picks a free one), or stop what uses this one",
+        ) from fault
     sock.setblocking(False)
     return sock
 

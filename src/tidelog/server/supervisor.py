@@ -64,7 +64,11 @@ UP_STATES = (BrokerState.STARTING, BrokerState.READY, BrokerState.STOPPING)
 
 
 class SupervisorRefused(RuntimeError):
-    """The cluster was not started; the message says why."""
+    """The cluster was not started; the message says why, `remedy` what to do about it."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +316,17 @@ class Supervisor:
             for life in self._lives.values():
                 if life.state is BrokerState.FAILED:
                     raise SupervisorRefused(
-                        f"broker {life.process.broker_id} did not start\n{_last_lines(life.process)}"
+                        f"broker {life.process.broker_id} did not start\n{_last_lines(life.process)}",
+                        f"what its log says; all of it is in {life.process.log}",
                     )
             if self._clock() - begun > START_SECONDS_MAX:
-                raise SupervisorRefused(f"the brokers were not ready within {START_SECONDS_MAX:g} s")
+                waiting_for = [
+                    life.process for life in self._lives.values() if life.state is not BrokerState.READY
+                ]
+                raise SupervisorRefused(
+                    f"the brokers were not ready within {START_SECONDS_MAX:g} s",
+                    f"look into {', '.join(str(process.log) for process in waiting_for)}",
+                )
             yield TASK_TICK_SECONDS
         # A client that asks the first broker should hear of all of them.
         while (waiting := self._clock() - begun) < START_SECONDS_MAX:
@@ -472,7 +483,9 @@ def held_lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SupervisorRefused(f"another cluster runs in {path.parent}") from None
+            raise SupervisorRefused(
+                f"another cluster runs in {path.parent}", "stop it, or choose another folder with --data"
+            ) from None
         yield
     finally:
         os.close(descriptor)

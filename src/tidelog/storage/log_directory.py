@@ -68,8 +68,13 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
             raise LogDirectoryUnusable(f"{path}: version {values['version']} is not known, only 1 is")
         node_id = int(values["node.id"])
         return MetaProperties(values["cluster.id"], node_id, values.get("directory.id", ""))
-    except (KeyError, ValueError) as error:
-        raise LogDirectoryUnusable(f"{path}: it is damaged or incomplete: {error!r}") from error
+    except KeyError as missing:
+        raise LogDirectoryUnusable(
+            f"{path}: it has no {missing.args[0]}; restore it, from a backup or another folder of log.dirs "
+            "(each has a directory.id of its own), or move the folder aside to begin anew"
+        ) from missing
+    except ValueError as error:
+        raise LogDirectoryUnusable(f"{path}: it is damaged: {error}") from error
 
 
 def stored_cluster_id(disk: Disk, directories: Iterable[str]) -> str | None:

@@ -1,6 +1,8 @@
-"""`tidelog acl` and `tidelog quota` against a broker in a thread of this process."""
+"""`tidelog acl`, `tidelog quota` and `tidelog user` against a broker in a thread of this process."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,8 @@ from click.testing import CliRunner, Result
 from tidelog.cli.acl import principal_of
 from tidelog.cli.main import tidelog
 from tidelog.cli.quota import parse_amount
+from tidelog.console.faults import ConsoleFault
+from tidelog.console.wire_client import WireClient
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
 from tidelog.testing.broker import RunningBroker
 
@@ -92,6 +96,64 @@ def test_mistakes_with_quotas_are_told(run: Run) -> None:
     both = ("quota", "set", "producer_byte_rate=1", "--user", "a", "--default-user")
     assert "not both" in run(*both, code=2).output
     assert "INVALID_REQUEST" in run("quota", "set", "producer_byte_rate=0", "--user", "a", code=1).output
+
+
+@pytest.fixture(scope="module")
+def without_rights() -> Iterator[str]:
+    """Where whoever does not log in may do nothing."""
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:boss"}
+    with RunningBroker(settings) as broker:
+        yield broker.bootstrap
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("user", "list"),
+        ("user", "describe", "alice"),
+        ("user", "create", "eve", "--generate"),
+        ("user", "password", "eve", "--generate"),
+        ("user", "delete", "eve", "--yes"),
+        ("quota", "list"),
+        ("acl", "list"),
+    ],
+)
+def test_without_rights_the_way_to_them_is_told(without_rights: str, words: tuple[str, ...]) -> None:
+    """In a process of its own: librdkafka crashed with the answer about users."""
+    command = [sys.executable, "-m", "tidelog.cli", *words, "--bootstrap", without_rights]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in done.stderr and "tidelog acl allow USER" in done.stderr
+
+
+def test_without_rights_the_console_shows_why(without_rights: str) -> None:
+    with pytest.raises(ConsoleFault, match="users cannot be read: CLUSTER_AUTHORIZATION_FAILED"):
+        WireClient(without_rights, {}).users()
+
+
+def test_users_come_and_go(run: Run, bootstrap: str) -> None:
+    assert listed(run, "user", "list") == []
+    run("user", "create", "alice", "--generate")
+    assert "exists" in run("user", "create", "alice", "--generate", code=1).output
+    run("user", "create", "bob", "--generate", "--mechanism", "SCRAM-SHA-512", "--iterations", "4096")
+    assert listed(run, "user", "describe", "bob", "alice") == [
+        {
+            "user": "alice",
+            "credentials": [
+                {"mechanism": "SCRAM-SHA-256", "iterations": 8192},
+                {"mechanism": "SCRAM-SHA-512", "iterations": 8192},
+            ],
+        },
+        {"user": "bob", "credentials": [{"mechanism": "SCRAM-SHA-512", "iterations": 4096}]},
+    ]
+    assert [(user.name, user.credentials) for user in WireClient(bootstrap, {}).users()] == [
+        ("alice", ("SCRAM-SHA-256 (8192 iterations)", "SCRAM-SHA-512 (8192 iterations)")),
+        ("bob", ("SCRAM-SHA-512 (4096 iterations)",)),
+    ]
+    assert "'tidelog user list' shows the users" in run("user", "describe", "eve", code=1).output
+    run("user", "delete", "alice", "--yes")
+    run("user", "delete", "bob", "--yes")
+    assert listed(run, "user", "list") == []
 
 
 def test_without_an_authorizer_the_way_to_one_is_told() -> None:

@@ -1,13 +1,16 @@
-"""`tidelog up` on a folder in use, and on an IPv6 address."""
+"""`tidelog up` where it cannot start: one sentence that says why, and the remedy; and on an IPv6 address."""
 
 import json
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import click
 import pytest
 
+from tidelog.cli.up_console import ConsoleChild, start_console
 from tidelog.testing import RunningBroker
 
 SECONDS_MAX = 60
@@ -47,6 +50,51 @@ def test_data_of_another_cluster_is_refused_with_one_sentence(tmp_path: Path) ->
     done = up(tmp_path / "one", "--set", f"tidelog.coordination.path={tmp_path / 'two.sqlite'}")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr and "cluster" in done.stderr
+
+
+def test_no_new_cluster_begins_beside_the_data_of_one(tmp_path: Path) -> None:
+    """The first log directory is away, and the metadata with it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    settings = {"tidelog.coordination.path": str(tmp_path / "away.sqlite")}
+    with RunningBroker(data_directory=second, settings=settings) as broker:
+        broker.create_topic("t")
+    command = [*COMMAND, "up", "--port", "0", "--set", f"log.dirs={first},{second}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "mount the directory that is missing" in done.stderr and "metadata.sqlite" in done.stderr
+    assert not first.exists() or names(first) == set()
+
+
+def taken_port(stack: ExitStack) -> int:
+    return int(stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+
+
+def test_what_is_in_use_is_told_by_its_own_option(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        port = taken_port(stack)
+        done = up(tmp_path / "one", "--metrics-port", str(port))
+        assert done.returncode == 1
+        assert f"cannot serve metrics on 127.0.0.1:{port}" in done.stderr and "--metrics-port" in done.stderr
+        done = up(tmp_path / "two", "--port", str(port))
+        assert done.returncode == 1 and "another --port" in done.stderr
+
+
+def test_a_file_of_credentials_that_others_can_read_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("user:password\n")
+    file.chmod(0o644)
+    done = up(tmp_path / "data", "--metrics-port", "0", "--set", f"tidelog.metrics.credentials.file={file}")
+    assert done.returncode == 1 and f"chmod 600 {file}" in done.stderr
+
+
+def test_a_console_whose_port_is_taken_is_not_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as stack:
+        child = ConsoleChild(taken_port(stack))
+        context = stack.enter_context(click.Context(click.Command("up")))
+        context.meta["tidelog.console"] = child
+        start_console("127.0.0.1:9092", None, as_json=False)
+        said = capsys.readouterr().out
+    assert f"port {child.port} is in use: --console-port" in said and "http" not in said
 
 
 def has_ipv6() -> bool:
