@@ -104,7 +104,13 @@ class DirectoryFailures:
         directories = broker.log_directories
         if directory not in directories.directories:
             return
-        log.critical("the log directory %s has failed: %s", directory.path, reason)
+        log.critical(
+            "the log directory %s has failed: %s; mend the disk and restart the broker, or, if it is lost, restart "
+            "it with an empty folder there and tidelog.lost.directories=%s",
+            directory.path,
+            reason,
+            directory.directory_id,
+        )
         fields = {"directory": directory.path, "id": directory.directory_id}
         broker.metrics.events.emit(DIRECTORY_FAILED, fields, cause=reason)
         if len(directories.directories) == 1:

@@ -219,7 +219,8 @@ def _held_back(found: list[_Found], offline: list[OfflineDirectory], owner: Owne
     return (
         f"it is empty, and the cluster knows of {count} replicas of this broker in {names}, which is not"
         " here. If that disk is not mounted, mount it and restart the broker. If it is lost, restart the"
-        f" broker with tidelog.lost.directories={names}: its replicas are then copied from other brokers"
+        f" broker with tidelog.lost.directories={names}: its replicas are then copied from other brokers, as"
+        " far as those have any"
     )
 
 
