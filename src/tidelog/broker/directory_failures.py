@@ -105,8 +105,8 @@ class DirectoryFailures:
         if directory not in directories.directories:
             return
         log.critical(
-            "the log directory %s has failed: %s; mend the disk and restart the broker, or, if it is lost, restart "
-            "it with an empty folder there and tidelog.lost.directories=%s",
+            "the log directory %s has failed: %s; mend the disk and restart the broker, or, if it is lost, "
+            "restart it with an empty folder there and tidelog.lost.directories=%s",
             directory.path,
             reason,
             directory.directory_id,
