@@ -2,7 +2,9 @@
 
 While a move is under way the partition has the target's replicas first and those to be removed behind them.
 Taking it back leaves what was there before. A new target replaces a running one: what the old target would
-have added and the new one does not want goes at once, unless nobody else is in sync.
+have added and the new one does not want goes at once, unless nobody else is in sync. While a partition has no
+leader nobody of the ELR and last known ELR is dropped: each may have the only copy of something committed. A
+cancellation that would is refused, as in Kafka one that needs an unclean election; a new target keeps them.
 
 Deliberate difference: Kafka counts the replicas that a running move is adding as if they had always been
 there, so that a second target followed by a cancellation leaves them behind. Here "before" stays what it was.
@@ -15,6 +17,7 @@ from tidelog.controller.elections import election_of, min_isr_of
 from tidelog.controller.partition_change import Election, Lives, PartitionDraft
 from tidelog.controller.topics import assignment_fault
 from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import NO_LEADER
 from tidelog.model.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.model.metadata import MetadataRecord, PartitionRecord
 from tidelog.model.settings import BrokerSettings
@@ -72,10 +75,8 @@ def _start(
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     removing = tuple(replica for replica in original if replica not in target)
     unwanted = tuple(replica for replica in partition.adding if replica not in target)
-    holders = _holders(partition)
-    if all(replica in unwanted for replica in holders):
-        # Only they have everything: they stay until another replica has.
-        removing += tuple(replica for replica in unwanted if replica in holders)
+    # Until others have everything they stay.
+    removing += _needed(unwanted, partition)
     draft = PartitionDraft(item.topic, item.partition, partition)
     draft.replicas = target + removing
     draft.adding = tuple(replica for replica in target if replica not in original)
@@ -85,8 +86,22 @@ def _start(
 
 
 def _holders(partition: PartitionImage) -> tuple[int, ...]:
-    """Who leads or may lead next: the members in sync; else the eligible ones; else those that were."""
-    return partition.isr or partition.elr or partition.last_known_elr
+    """Who leads or may lead next: the members in sync, and while nobody leads all that are waited for."""
+    if partition.leader != NO_LEADER:
+        return partition.isr
+    return (*partition.isr, *partition.elr, *partition.last_known_elr)
+
+
+def _needed(dropped: tuple[int, ...], partition: PartitionImage) -> tuple[int, ...]:
+    """Of the replicas to be dropped those that may have what nobody else has.
+
+    While somebody leads, the members in sync have everything: one that stays is enough. If nobody does, any of
+    those who had everything may be the only one whose disk has kept it.
+    """
+    holders = _holders(partition)
+    if partition.leader != NO_LEADER and any(replica not in dropped for replica in holders):
+        return ()
+    return tuple(replica for replica in dropped if replica in holders)
 
 
 def _cancel(
@@ -99,11 +114,16 @@ def _cancel(
     draft.replicas = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     draft.isr = tuple(replica for replica in partition.isr if replica not in partition.adding)
     draft.adding = draft.removing = ()
-    if all(replica in partition.adding for replica in _holders(partition)):
+    needed = _needed(partition.adding, partition)
+    if needed:
         active = tuple(replica for replica in draft.replicas if replica in lives.active)
         if election is not Election.UNCLEAN or not active:
-            message = f"only new replicas of {topic.name}-{index} are in sync: going back would lose records"
+            message = (
+                f"the new replicas {list(needed)} of {topic.name}-{index} may have records that no other has:"
+                " going back would need an unclean election"
+            )
             return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        # Whoever has a copy of any age goes before one that has none.
-        draft.give_up_to(min(active, key=lambda replica: not draft.is_online(replica, lives)))
+        if all(replica in partition.adding for replica in _holders(partition)):
+            # Whoever has a copy of any age goes before one that has none.
+            draft.give_up_to(min(active, key=lambda replica: not draft.is_online(replica, lives)))
     return draft.settle(lives, min_isr)

@@ -637,6 +637,48 @@ def test_an_unwanted_replica_stays_while_only_it_is_in_sync() -> None:
     assert (cluster.a0().replicas, cluster.a0().leader) == ((4,), 4)
 
 
+def _in_doubt_while_moving(*back: int) -> Cluster:
+    """A move from (1, 2) to (1, 4, 5): 4 is in sync, 5 still copies. 1, 2 and 4 lose power; some are back."""
+    cluster = Cluster(5)
+    cluster.create("a", (1, 2), min_insync_replicas="2")
+    cluster.reassign((1, 4, 5))
+    cluster.change((1, 2, 4))
+    cluster.lives(3, 5)
+    cluster.lives(3, 5, *back, incarnation="second", unclean_shutdown=True)
+    assert cluster.a0().leader == NO_LEADER
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("back", "elr", "last_known_elr"), [((1, 2, 4), (), (1, 4, 2)), ((1, 2), (4,), (1, 2)), ((), (1, 4, 2), ())]
+)
+def test_who_is_waited_for_is_not_dropped(
+    back: tuple[int, ...], elr: tuple[int, ...], last_known_elr: tuple[int, ...]
+) -> None:
+    cluster = _in_doubt_while_moving(*back)
+    before = cluster.image
+    assert (cluster.a0().elr, cluster.a0().last_known_elr) == (elr, last_known_elr)
+    assert code(cluster.reassign(None)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert cluster.image is before
+    assert cluster.reassign((1, 2)) == Done()
+    moving = cluster.a0()
+    assert (moving.replicas, moving.adding, moving.removing) == ((1, 2, 4), (), (4,))
+    assert set(moving.elr) == set(elr) and set(moving.last_known_elr) == set(last_known_elr)
+    cluster.lives(1, 2, 3, 4, 5, incarnation="second", unclean_shutdown=True)
+    cluster.report("a", b1=(0, 50), b2=(0, 60), b4=(0, 100))
+    assert state(cluster.a0())[:2] == (4, (4,)), "the longest log leads until others have it"
+    cluster.change((4, 1, 2))
+    assert cluster.a0().replicas == (1, 2) and cluster.a0().leader == 1
+
+
+def test_going_back_waits_for_nobody_where_unclean_elections_are_allowed() -> None:
+    cluster = _in_doubt_while_moving(2, 4)
+    cluster.allow_unclean(ConfigResourceType.TOPIC, "a")
+    assert cluster.a0().leader == NO_LEADER, "nobody has said how long its log is"
+    assert cluster.reassign(None) == Done()
+    assert cluster.a0().replicas == (1, 2)
+
+
 def test_a_dead_target_is_waited_for() -> None:
     cluster = Cluster()
     cluster.create("a", (1,))

@@ -75,6 +75,8 @@ class World:
     #: the leader epochs under which the committed records of a partition were written, by where they began
     epochs: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    #: per partition without a leader, how much those had who lost their places though they were waited for
+    dropped: dict[TopicPartition, int] = field(default_factory=dict)
     late: list[ChangeIsr] = field(default_factory=list)
     unclean_count: int = 0
     recovered_count: int = 0
@@ -430,9 +432,20 @@ class World:
         ended = before.reassigning and not (after.adding or after.removing)
         if ended and not isinstance(command, AlterReassignments):
             assert set(after.isr) == set(after.replicas)
+        allowed = self.image.topics[after.topic].configs.get(UNCLEAN) == "true"
+        if before.leader == NO_LEADER and not allowed:
+            self.note_dropped(name, before, after)
         if after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch:
             return
         self.check_elected(command, name, before, after)
+        self.dropped.pop(name, None)
+
+    def note_dropped(self, name: TopicPartition, before: PartitionImage, after: PartitionRecord) -> None:
+        """A copy still counts that the controller gave up while it looked for a leader."""
+        for holder in (*before.isr, *before.elr, *before.last_known_elr):
+            if holder not in after.replicas and holder in self.image.brokers:
+                had = self.level(name, holder, before, online=True)
+                self.dropped[name] = max(had, self.dropped.get(name, 0))
 
     def check_elected(
         self, command: Command, name: TopicPartition, before: PartitionImage, after: PartitionRecord
@@ -455,6 +468,7 @@ class World:
             holders = (*before.isr, *before.elr, *before.last_known_elr)
             known = [holder for holder in holders if holder in self.image.brokers]
             left = max((self.level(name, holder, before, online=True) for holder in known), default=0)
+            left = max(left, self.dropped.get(name, 0))
             if asked or allowed:
                 self.unclean_count += has < self.committed.get(name, 0)
             else:
@@ -481,6 +495,8 @@ class World:
             gone = [name for name in self.targets if name.topic not in self.image.topics]
             for name in gone:
                 del self.targets[name]
+            for name in [name for name in self.dropped if name.topic not in self.image.topics]:
+                del self.dropped[name]
             self.committed = {
                 name: level for name, level in self.committed.items() if name.topic in self.image.topics
             }
@@ -522,6 +538,8 @@ class World:
 
     def step_of_power(self) -> None:
         """Several machines lose their power, and come back in any order."""
+        if self.random.random() < 0.3:
+            self.move_replicas()
         cut = self.random.sample(BROKER_IDS, self.random.choice((1, 2, 5)))
         for broker_id in cut:
             self.machines[broker_id].cut_power(self.random)
@@ -532,6 +550,28 @@ class World:
                 self.start(broker_id)
                 if self.random.random() < 0.6:
                     self.notice()
+                    self.redirect_moves()
+
+    def move_replicas(self) -> None:
+        """Partitions are on their way to other brokers, some of which have caught up."""
+        for name, _ in self.partitions():
+            self.run(AlterReassignments((Reassignment(*name, self.target()),)))
+            for act in (self.ask_for_isr, self.write):
+                partition = self.image.partition(*name)
+                assert partition is not None
+                act(name, partition)
+
+    def redirect_moves(self) -> None:
+        """Somebody takes moves back, or changes their targets, of partitions that wait for a leader."""
+        for name, partition in self.partitions():
+            waits = partition.leader == NO_LEADER and partition.adding
+            if waits and self.random.random() < 0.5:
+                self.run(AlterReassignments((Reassignment(*name, self.target()),)))
+
+    def target(self) -> tuple[int, ...] | None:
+        if self.random.random() < 0.4:
+            return None
+        return tuple(self.random.sample(BROKER_IDS, self.random.randint(1, 3)))
 
     def shut_down(self, broker_id: int) -> ShutDownBroker:
         known = self.image.brokers.get(broker_id)
