@@ -28,6 +28,7 @@ from tidelog.model.identifiers import (
     GROUP_METADATA_TOPIC,
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
+    NO_EPOCH,
     NO_LEADER,
     RESERVED_DIRECTORIES,
     TRANSACTION_STATE_TOPIC,
@@ -56,6 +57,8 @@ class OfflineReplica(NamedTuple):
     directory_id: str
     lost: bool
     announced: str | None = None
+    #: the leader epoch in which this was found
+    leader_epoch: int = NO_EPOCH
 
 
 class RefusedCut(NamedTuple):
@@ -230,15 +233,21 @@ class Replication:
         home = broker.log_directories.home_of(place, believed)
         known = self.offline.get(place)
         announced = None if known is None else known.announced
-        # The cluster learned of a move that the failure of a directory came before: nothing is there.
-        deceived = home.directory is None and believed == announced
+        # The cluster learned of a move that the failure of a directory came before: nothing is there. If this
+        # broker was elected uncleanly since, the cluster knows that, and the log begins anew.
+        given_up = (
+            known is not None
+            and state.leader == broker.node_id
+            and state.unclean_leader_epoch > known.leader_epoch
+        )
+        deceived = home.directory is None and believed == announced and not given_up
         offline = home.offline or deceived or (home.directory is None and self._may_be_missing(believed))
         may_begin_anew = self._active and not home.lost and not state.counts_on(broker.node_id)
         if not offline or (may_begin_anew and not broker.log_directories.offline):
             self.offline.pop(place, None)
             return True
         lost = home.lost or (known is not None and known.lost and believed != LOST_DIRECTORY)
-        self.offline[place] = OfflineReplica(believed, lost or deceived, announced)
+        self.offline[place] = OfflineReplica(believed, lost or deceived, announced, state.leader_epoch)
         if deceived:
             broker.placements.expect(place, LOST_DIRECTORY, lambda: None)
         return False
@@ -448,7 +457,8 @@ class Replication:
         here = state is not None and broker.node_id in state.replicas
         believed = state.directory_of(broker.node_id) if state is not None and here else directory_id
         lost = announced is not None or believed != directory_id
-        self.offline[place] = OfflineReplica(directory_id, lost, announced)
+        leader_epoch = NO_EPOCH if state is None else state.leader_epoch
+        self.offline[place] = OfflineReplica(directory_id, lost, announced, leader_epoch)
         self._let_go(partition)
         broker.housekeeping.forget(partition)
 

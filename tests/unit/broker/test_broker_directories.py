@@ -438,6 +438,28 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
     assert cluster.replica(holder, "t").log.log_end_offset == 1
 
 
+def test_a_log_that_was_lost_while_it_moved_begins_anew_when_an_election_says_so() -> None:
+    cluster = InMemoryCluster(log_dirs="/x,/y")
+    cluster.create_topic("t", replication_factor=1)
+    assert produce(cluster, b"only").error is ErrorCode.NONE
+    holder = cluster.state("t").leader
+    broker = cluster.broker(holder)
+    home, target = _move(cluster, holder)
+    cluster.run_until(lambda: broker.placements._in_flight)
+    cluster.nodes[holder].disk.fail_directory(home)
+    broker.directory_failures.failed(broker.log_directories.directory_of(TopicPartition("t", 0)), "broken")
+    cluster.run_for(3_000)
+    assert cluster.state("t").directory_of(holder) == LOST_DIRECTORY
+    assert cluster.controller is not None
+    command = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("t", 0),))
+    cluster.controller.broker.metadata.submit(command, lambda results: None)
+    cluster.run_until(lambda: cluster.state("t").leader == holder)
+    cluster.run_for(2_000)
+    assert cluster.state("t").leader == holder, "nothing is told to be lost that was given up"
+    assert cluster.state("t").directory_of(holder) == directory_ids(cluster, holder)[target]
+    assert produce(cluster, b"anew").offset == 0
+
+
 def test_a_directory_fails_after_a_topic_went_whose_log_was_moving(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = InMemoryCluster(log_dirs="/x,/y")
     cluster.create_topic("t", partitions=2)
