@@ -294,10 +294,15 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """Elect leaders for the partitions, or for all that need it; the one result tells of each."""
+    """Elect leaders for the partitions, or for all that need it; the one result tells of each.
+
+    `patient`: of an unclean election those partitions are left as they are, for now, of which a replica that
+    is there has not said how long its log is.
+    """
 
     type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
+    patient: bool = False
 
     @property
     def item_count(self) -> int:
@@ -507,10 +512,12 @@ class IsrChanged:
 class LeadersElected:
     """What became of each partition: None where a leader was elected, or why not.
 
-    When all partitions were asked for, those that needed no election are left out.
+    When all partitions were asked for, those that needed no election are left out. `silent` are those that
+    were refused because a replica that is there has not said how long its log is; it will in a moment.
     """
 
     outcomes: tuple[tuple[TopicPartition, Refused | None], ...]
+    silent: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,12 @@ def min_isr_of(topic: TopicImage, image: ClusterImage, settings: BrokerSettings)
 def elect_offline(image: ClusterImage, settings: BrokerSettings) -> Decision:
     """Leaders for the partitions that have none, where an unclean election is allowed.
 
-    The longest log leads: a partition waits until all its active replicas have said how long theirs is.
+    The longest log leads: a partition waits until all its active replicas whose directories are online have
+    said how long theirs is. If there is none of them nobody is elected: nothing is begun anew unasked.
     """
     records: list[MetadataRecord] = []
     outcomes: list[tuple[TopicPartition, Refused | None]] = []
+    waiting: list[TopicPartition] = []
     lives = Lives.in_image(image)
     for topic in image.topics.values():
         offline = [index for index, found in enumerate(topic.partitions) if found.leader == NO_LEADER]
@@ -56,18 +58,30 @@ def elect_offline(image: ClusterImage, settings: BrokerSettings) -> Decision:
             continue
         for index in offline:
             partition, name = topic.partitions[index], TopicPartition(topic.name, index)
-            heard = {broker_id for broker_id, _ in partition.replica_logs}
-            silent = sorted((lives.active & set(partition.replicas)) - heard)
-            if silent:
-                message = f"brokers {silent} have not said how long their logs of {name} are"
-                outcomes.append((name, Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)))
-                continue
             draft = PartitionDraft(topic.name, index, partition)
+            silent = _silent(draft, lives)
+            if silent:
+                outcomes.append((name, _refused_while_silent(name, silent)))
+                waiting.append(name)
+                continue
+            if not draft.able(lives):
+                continue
             record = draft.settle(lives, min_isr_of(topic, image, settings), Election.UNCLEAN)
             if record is not None:
                 records.append(record)
                 outcomes.append((name, None))
-    return Decision(tuple(records), (LeadersElected(tuple(outcomes)),))
+    return Decision(tuple(records), (LeadersElected(tuple(outcomes), tuple(waiting)),))
+
+
+def _silent(draft: PartitionDraft, lives: Lives) -> list[int]:
+    """The replicas that are there and have not said how long their logs are. Who is offline never will."""
+    heard = {broker_id for broker_id, _ in draft.present.replica_logs}
+    return sorted(replica for replica in draft.able(lives) if replica not in heard)
+
+
+def _refused_while_silent(name: TopicPartition, silent: list[int]) -> Refused:
+    message = f"brokers {silent} have not said how long their logs of {name} are"
+    return Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
 
 def settle_eligible(image: ClusterImage, settings: BrokerSettings) -> list[MetadataRecord]:
@@ -85,7 +99,11 @@ def settle_eligible(image: ClusterImage, settings: BrokerSettings) -> list[Metad
 
 
 def elect_leaders(command: ElectLeaders, image: ClusterImage, settings: BrokerSettings) -> Decision:
-    """Elect by request: the preferred replica, or for a partition without a leader whoever is there."""
+    """Elect by request: the preferred replica, or for a partition without a leader whoever is there.
+
+    The longest log leads. Who asks patiently is told to ask again while a replica that is there has not said
+    how long its log is; an impatient one takes the longest known.
+    """
     lives = Lives.in_image(image)
     asked = command.partitions
     if asked is None:
@@ -95,7 +113,11 @@ def elect_leaders(command: ElectLeaders, image: ClusterImage, settings: BrokerSe
             for index in range(len(topic.partitions))
         )
     # A partition that was named twice is elected once and answered twice.
-    outcomes = {name: _elect(name, command.type, image, lives, settings) for name in dict.fromkeys(asked)}
+    silent = _waiting(command, asked, image, lives)
+    outcomes: dict[TopicPartition, PartitionRecord | Refused] = {
+        name: silent.get(name) or _elect(name, command.type, image, lives, settings)
+        for name in dict.fromkeys(asked)
+    }
     answered: list[tuple[TopicPartition, Refused | None]] = []
     for name in asked:
         outcome = outcomes[name]
@@ -104,7 +126,25 @@ def elect_leaders(command: ElectLeaders, image: ClusterImage, settings: BrokerSe
         elif command.partitions is not None or outcome.code is not ErrorCode.ELECTION_NOT_NEEDED:
             answered.append((name, outcome))
     records = tuple(outcome for outcome in outcomes.values() if isinstance(outcome, PartitionRecord))
-    return Decision(records, (LeadersElected(tuple(answered)),))
+    return Decision(records, (LeadersElected(tuple(answered), tuple(silent)),))
+
+
+def _waiting(
+    command: ElectLeaders, asked: tuple[TopicPartition, ...], image: ClusterImage, lives: Lives
+) -> dict[TopicPartition, Refused]:
+    """The partitions that a patient election leaves as they are, for now."""
+    found: dict[TopicPartition, Refused] = {}
+    if not command.patient or command.type is not ElectionType.UNCLEAN:
+        return found
+    for name in asked:
+        partition = image.partition(*name)
+        if partition is not None and partition.leader == NO_LEADER:
+            draft = PartitionDraft(*name, partition)
+            silent = _silent(draft, lives)
+            # There is nothing to compare the only one with.
+            if silent and len(draft.able(lives)) > 1:
+                found[name] = _refused_while_silent(name, silent)
+    return found
 
 
 def _elect(

@@ -16,8 +16,9 @@ the replicas, the ISR or the reassignment; `settle` then applies these rules, in
 5. The leader stays if it can. Otherwise the first replica, in order of assignment, that is active and in sync
    leads; if nobody is in sync, the first that is active and in the ELR. If the ELR is empty too, everybody of
    the last known ELR is waited for, and the longest log leads (unclean recovery). In an unclean election the
-   longest log among the active replicas does, at once. Nobody leads who is offline, unless nobody else is
-   there in an unclean election: then it begins anew, in another directory.
+   longest known log among the active replicas does, at once; one of which nothing is known goes before an
+   empty one. Nobody leads who is offline, unless nobody else is there in an unclean election: then it begins
+   anew, in another directory.
 6. Whoever left the ISR is in the ELR as long as the ISR has fewer than `min.insync.replicas` members: nothing
    is committed meanwhile, so they all have everything committed (KIP-966).
 7. The leader epoch grows when the leader changes or begins a new life, and when a member was shut out of the
@@ -44,6 +45,7 @@ from tidelog.model.metadata import PartitionRecord, ReplicaLogInfo
 
 _NOBODY: frozenset[int] = frozenset()
 _UNKNOWN_LOG = ReplicaLogInfo(NO_EPOCH, NO_OFFSET)
+_EMPTY_LOG = ReplicaLogInfo(NO_EPOCH, 0)
 
 
 class Election(Enum):
@@ -188,7 +190,7 @@ class PartitionDraft:
         """Whether the replica's directory can be reached, as far as the cluster knows."""
         return lives.reaches(replica, self.places.get(replica, MIGRATING_DIRECTORY))
 
-    def _able(self, lives: Lives) -> list[int]:
+    def able(self, lives: Lives) -> list[int]:
         """The replicas that could lead if they have what it takes: active and online."""
         return [
             replica for replica in self.replicas if replica in lives.active and self.is_online(replica, lives)
@@ -197,7 +199,7 @@ class PartitionDraft:
     def _drop_old_logs(self, lives: Lives) -> None:
         """What a broker said of its log counts as long as that life of it goes on, and the directory."""
         if self.replica_logs:
-            able = [replica for replica in self._able(lives) if replica in lives.steady]
+            able = [replica for replica in self.able(lives) if replica in lives.steady]
             self.replica_logs = tuple(said for said in self.replica_logs if said[0] in able)
 
     def _drop_offline(self, lives: Lives) -> None:
@@ -280,7 +282,7 @@ class PartitionDraft:
             self.adding = self.removing = ()
 
     def _elect(self, lives: Lives, election: Election) -> int:
-        present, able = self.present.leader, self._able(lives)
+        present, able = self.present.leader, self.able(lives)
         in_sync = [replica for replica in able if replica in self.isr]
         if election is Election.PREFERRED and in_sync and in_sync[0] == self.replicas[0]:
             return in_sync[0]
@@ -302,7 +304,7 @@ class PartitionDraft:
 
     def _recover(self, lives: Lives) -> int:
         """Nobody is left who certainly has everything: the longest log leads once all that may are back."""
-        able, said = self._able(lives), dict(self.replica_logs)
+        able, said = self.able(lives), dict(self.replica_logs)
         if not able or any(member not in able for member in self.last_known_elr):
             return NO_LEADER
         if len(able) > 1 and any(replica not in said for replica in able):
@@ -318,8 +320,7 @@ class PartitionDraft:
         self._unclean = True
         # Whoever has a copy of any age goes before one that has none.
         return max(
-            candidates,
-            key=lambda replica: (self.is_online(replica, lives), said.get(replica, _UNKNOWN_LOG)),
+            candidates, key=lambda replica: (self.is_online(replica, lives), *_rank(said.get(replica)))
         )
 
     def _directories(self, lives: Lives) -> tuple[str, ...]:
@@ -373,6 +374,13 @@ class PartitionDraft:
             unclean_leader_epoch,
             self.replica_logs,
         )
+
+
+def _rank(said: ReplicaLogInfo | None) -> tuple[int, ReplicaLogInfo]:
+    """The longest log first; one of which nothing is known may have more than an empty one."""
+    if said is None:
+        return 1, _UNKNOWN_LOG
+    return (2 if said > _EMPTY_LOG else 0), said
 
 
 def image_of(record: PartitionRecord) -> PartitionImage:

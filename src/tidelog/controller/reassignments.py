@@ -95,8 +95,8 @@ def _holders(partition: PartitionImage) -> tuple[int, ...]:
 def _needed(dropped: tuple[int, ...], partition: PartitionImage) -> tuple[int, ...]:
     """Of the replicas to be dropped those that may have what nobody else has.
 
-    While somebody leads, the members in sync have everything: one that stays is enough. If nobody does, any of
-    those who had everything may be the only one whose disk has kept it.
+    While somebody leads, the members in sync have everything: one that stays is enough. If nobody does, any
+    of those who had everything may be the only one whose disk has kept it.
     """
     holders = _holders(partition)
     if partition.leader != NO_LEADER and any(replica not in dropped for replica in holders):

@@ -206,7 +206,8 @@ _DATA = (
     ),
     _broker(
         "unclean.recovery.timeout.ms", _INT, 5_000, _MEDIUM,
-        "How long an unclean election that the settings allow waits for more replicas to return.", minimum=0,
+        "How long an unclean election that the settings allow waits for more replicas to return, and one by"
+        " request for the word of those that are there.", minimum=0,
     ),
     _broker(
         "auto.leader.rebalance.enable", _BOOLEAN, True, _HIGH,

@@ -1,5 +1,6 @@
 """Reassignments, elections and registrations through the real codec, in every version they serve."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,7 +75,7 @@ def elect(node: Node, version: int, partitions: Any, election_type: int = 0) -> 
     topics = partitions
     if partitions is not None:
         topics = [SimpleNamespace(topic=name, partitions=indexes) for name, indexes in partitions.items()]
-    body = SimpleNamespace(topic_partitions=topics)
+    body = SimpleNamespace(topic_partitions=topics, timeout=timedelta(seconds=30))
     if version >= 1:
         body.election_type = election_type
     answer = node.ask("elect_leaders", version, body)

@@ -1,10 +1,14 @@
 """Power cuts of all replicas, among brokers without sockets: who leads then, and what is left (KIP-966)."""
 
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from in_memory_cluster import InMemoryCluster, Produced
 
+from tidelog.broker.handlers import elect_leaders
+from tidelog.broker.parking import Parked
 from tidelog.controller.commands import ElectionType, ElectLeaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_LEADER, TopicPartition
@@ -120,6 +124,52 @@ def test_the_one_that_does_not_return_is_waited_for_until_somebody_forces_an_ele
     assert back(cluster, 3) <= 20
     cluster.run_until(lambda: set(cluster.state("t").isr) == {1, 2, 3})
     assert cluster.replica(3, "t").log.log_end_offset == 20
+
+
+def ask_to_elect(cluster: InMemoryCluster, node_id: int, *, all_partitions: bool = False) -> list[Any]:
+    """Send ElectLeaders to a broker; the list gets its answer."""
+    topics = [SimpleNamespace(topic="t", partitions=[0])]
+    body = SimpleNamespace(
+        topic_partitions=None if all_partitions else topics, election_type=1, timeout=timedelta(seconds=30)
+    )
+    parked = elect_leaders.handle(cluster.broker(node_id), SimpleNamespace(body=body))  # type: ignore[arg-type]
+    assert isinstance(parked, Parked)
+    answers: list[Any] = []
+    parked.deliver_to(answers.append)
+    return answers
+
+
+@pytest.mark.parametrize("all_partitions", [False, True])
+def test_an_election_waits_for_the_word_of_a_broker_that_has_just_returned(all_partitions: bool) -> None:
+    for seed in range(20):
+        cluster = cluster_with_records(seed, synced=(2,))
+        if back(cluster, 1) < 20:
+            break
+    node = cluster.restart(2, power_cut=True)
+    reports, told = node.broker.replication.log_reports, []
+    send, reports._send = reports._send, lambda: told.append(True)  # type: ignore[method-assign]
+    cluster.run_until(lambda: node.registered and told)
+    answers = ask_to_elect(cluster, 1, all_partitions=all_partitions)
+    cluster.run_for(1_000)
+    assert cluster.state("t").leader == NO_LEADER and not answers, "broker 2 has not said how much it has"
+    reports._send = send  # type: ignore[method-assign]
+    reports._send()
+    cluster.run_until(lambda: answers)
+    [row] = answers[0]["replica_election_results"][0]["partition_result"]
+    assert (row["error_code"], cluster.state("t").leader) == (ErrorCode.NONE, 2)
+
+
+def test_an_election_does_not_wait_for_ever() -> None:
+    cluster = cluster_with_records(1, synced=(1,))
+    assert back(cluster, 1) == 20
+    node = cluster.restart(2, power_cut=True)
+    node.broker.replication.log_reports.stop()
+    cluster.run_until(lambda: node.registered)
+    cluster.run_for(500)
+    answers = ask_to_elect(cluster, 2)
+    cluster.run_until(lambda: answers, timeout_ms=6_000)
+    [row] = answers[0]["replica_election_results"][0]["partition_result"]
+    assert (row["error_code"], cluster.state("t").leader) == (ErrorCode.NONE, 1), "the longest that is known"
 
 
 def test_where_unclean_elections_are_allowed_the_longest_log_leads_after_a_while() -> None:

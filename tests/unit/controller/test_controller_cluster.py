@@ -25,6 +25,7 @@ from tidelog.controller.commands import (
     ElectionType,
     ElectLeaders,
     ElectOffline,
+    FailDirectories,
     IsrChange,
     IsrChanged,
     LeadersElected,
@@ -43,7 +44,7 @@ from tidelog.controller.commands import (
 )
 from tidelog.controller.machine import Controller
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
 from tidelog.model.image import ClusterImage, PartitionImage
 from tidelog.model.metadata import ALL_BROKERS, Endpoint, PartitionRecord
 from tidelog.model.settings import BrokerSettings
@@ -300,6 +301,29 @@ def test_unclean_elections_happen_where_they_are_allowed(where: str) -> None:
     assert cluster.image.topics["b"].partitions[0].leader == NO_LEADER
 
 
+def test_a_replica_whose_directory_is_offline_does_not_hold_an_unclean_election_up() -> None:
+    cluster = Cluster(**{UNCLEAN: "true"})
+    cluster.live = {
+        number: replace(each, incarnation="other", directories=(f"disk-{number}", f"spare-{number}"))
+        for number, each in cluster.live.items()
+    }
+    cluster.lives()
+    cluster.create("a", (1, 2))
+    cluster.create("b", (1,))
+    cluster.change((1,))
+    places = tuple(cluster.image.topics[name].partitions[0].directory_of(1) for name in "ab")
+    cluster.run(FailDirectories(1, cluster.image.brokers[1].epoch, places[:1]))
+    if len(set(places)) > 1:
+        placement = ReplicaPlacement(cluster.image.topics["b"].topic_id, 0, LOST_DIRECTORY)
+        cluster.run(AssignReplicas(1, cluster.image.brokers[1].epoch, (placement,)))
+    assert [cluster.image.topics[name].partitions[0].leader for name in "ab"] == [NO_LEADER] * 2
+    cluster.report("a", b2=(0, 10))
+    cluster.run(ElectOffline())
+    assert state(cluster.a0())[:2] == (2, (2,)), "broker 1 will never say how long its log is"
+    alone = cluster.image.topics["b"].partitions[0]
+    assert (alone.leader, alone.elr) == (NO_LEADER, (1,)), "nothing is begun anew unasked"
+
+
 def test_unsetting_a_stricter_setting_of_a_topic_elects() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2), **{UNCLEAN: "false"})
@@ -495,6 +519,36 @@ def test_unclean_elections_by_request() -> None:
     assert state(cluster.a0())[:2] == (2, (2,))
 
 
+def test_a_patient_election_waits_for_replicas_that_have_not_spoken() -> None:
+    cluster = Cluster()
+    cluster.create("a", (1, 2, 3))
+    cluster.change((1, 2))
+    cluster.lives(3)
+    cluster.report("a", b3=(-1, 0))
+    cluster.lives(2, 3, incarnation="second", unclean_shutdown=True)
+    command = ElectLeaders(ElectionType.UNCLEAN, (A0,), patient=True)
+    [waits] = cluster.run(command)
+    assert isinstance(waits, LeadersElected) and waits.silent == (A0,)
+    assert code(waits.outcomes[0][1]) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster.report("a", b2=(0, 1000))
+    assert cluster.run(command) == (LeadersElected(((A0, None),)),)
+    assert cluster.a0().leader == 2
+
+
+@pytest.mark.parametrize(("spoken", "leader"), [((-1, 0), 2), ((-1, 5), 3), ((0, 10), 3)])
+def test_an_impatient_election_takes_an_unknown_log_before_an_empty_one(
+    spoken: tuple[int, int], leader: int
+) -> None:
+    cluster = Cluster()
+    cluster.create("a", (1, 2, 3))
+    cluster.change((1, 2))
+    cluster.lives(3)
+    cluster.report("a", b3=spoken)
+    cluster.lives(2, 3, incarnation="second", unclean_shutdown=True)
+    assert cluster.elect(ElectionType.UNCLEAN, A0) is None
+    assert cluster.a0().leader == leader
+
+
 def test_elections_of_unknown_and_repeated_partitions() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2))
@@ -650,7 +704,8 @@ def _in_doubt_while_moving(*back: int) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("back", "elr", "last_known_elr"), [((1, 2, 4), (), (1, 4, 2)), ((1, 2), (4,), (1, 2)), ((), (1, 4, 2), ())]
+    ("back", "elr", "last_known_elr"),
+    [((1, 2, 4), (), (1, 4, 2)), ((1, 2), (4,), (1, 2)), ((), (1, 4, 2), ())],
 )
 def test_who_is_waited_for_is_not_dropped(
     back: tuple[int, ...], elr: tuple[int, ...], last_known_elr: tuple[int, ...]

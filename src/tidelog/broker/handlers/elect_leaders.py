@@ -3,6 +3,10 @@
 Version 0 knows preferred leaders alone. Election type 1 elects a replica that was not in sync where no other
 lives (KIP-460): acknowledged records may be lost. A partition that needs no election is answered with
 ELECTION_NOT_NEEDED; when null partitions ask for all, such partitions are left out.
+
+An unclean election takes the longest log. A broker that has just returned says in a moment how long its own
+is: for that the request waits, up to `unclean.recovery.timeout.ms` and its own timeout. Then the longest log
+leads that is known.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from tidelog.broker.dispatch import Request
 
 ELECTION_TYPES = frozenset(ElectionType)
+ASK_AGAIN_MS = 100
 
 
 def handle(broker: "Broker", request: "Request") -> "Mapping[str, object] | Parked":
@@ -39,12 +44,58 @@ def handle(broker: "Broker", request: "Request") -> "Mapping[str, object] | Park
         refused = Refused(ErrorCode.INVALID_REQUEST, f"there is no election type {election_type}")
         return _answer(refused, partitions)
     parked = Parked()
-
-    def elected(results: tuple[Result, ...]) -> None:
-        parked.answer(_answer(results[0], partitions))
-
-    broker.metadata.submit(ElectLeaders(ElectionType(election_type), partitions), elected)
+    election = _Election(broker, ElectionType(election_type), partitions, parked)
+    timeout_ms = int(body.timeout.total_seconds() * 1000)
+    election.ask(patient_ms=min(timeout_ms, broker.settings.get_int("unclean.recovery.timeout.ms")))
     return parked
+
+
+class _Election:
+    """One request: what the controller has answered, and what it is asked again."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        type: ElectionType,
+        asked: tuple[TopicPartition, ...] | None,
+        parked: Parked,
+    ) -> None:
+        self._broker = broker
+        self._type = type
+        self._asked = asked
+        self._parked = parked
+        self._outcomes: dict[TopicPartition, Refused | None] = {}
+
+    def ask(self, patient_ms: int, again: tuple[TopicPartition, ...] | None = None) -> None:
+        """Have leaders elected; where a replica's word is missing, again and again for `patient_ms`."""
+        patient = self._type is ElectionType.UNCLEAN and patient_ms > 0
+        partitions = self._asked if again is None else again
+
+        def elected(results: tuple[Result, ...]) -> None:
+            [result] = results
+            if not isinstance(result, LeadersElected):
+                self._parked.answer(_answer(result, self._asked))
+                return
+            self._take(result, repeated=again is not None)
+            if result.silent:
+                self._broker.timers.set_after(
+                    ("election", id(self)),
+                    ASK_AGAIN_MS,
+                    lambda: self.ask(patient_ms - ASK_AGAIN_MS, result.silent),
+                )
+            else:
+                outcomes = LeadersElected(tuple(self._outcomes.items()))
+                self._parked.answer(_answer(outcomes, self._asked))
+
+        self._broker.metadata.submit(ElectLeaders(self._type, partitions, patient), elected)
+
+    def _take(self, result: LeadersElected, *, repeated: bool) -> None:
+        for name, refused in result.outcomes:
+            needless = refused is not None and refused.code is ErrorCode.ELECTION_NOT_NEEDED
+            if repeated and needless and self._asked is None:
+                self._outcomes.pop(name, None)
+            else:
+                self._outcomes[name] = refused
 
 
 def _answer(result: Result, asked: tuple[TopicPartition, ...] | None) -> "Mapping[str, object]":
