@@ -55,7 +55,7 @@ class Scale:
 
 
 FULL = Scale(100 << 20, ELEMENTS_MAX, PARTITIONS_MAX, 3, 2_000)
-QUICK = Scale(1 << 20, 10_000, 10_000, 1, 20)
+QUICK = Scale(1 << 20, 12_000, 12_000, 1, 20)
 
 
 class Requests:

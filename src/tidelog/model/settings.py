@@ -70,6 +70,11 @@ class Explanation:
     synonyms: tuple[ConfigSynonym, ...]
 
 
+#: longer names are near to none
+_NAME_LENGTH_MAX = 100
+_PARTS_MAX = 10
+
+
 class Listener(NamedTuple):
     """One address of the broker: `NAME://host:port`; an empty host means every interface."""
 
@@ -81,11 +86,18 @@ class Listener(NamedTuple):
         return f"{self.name}://{address_text(self.host, self.port)}"
 
 
+def _related(name: str, table: Mapping[str, Setting]) -> list[str]:
+    """The names with a part of this one: to compare all takes a tenth of a millisecond, for each bad name."""
+    parts = {*name.split(".", _PARTS_MAX)} if len(name) <= _NAME_LENGTH_MAX else set()
+    return [known for known in table if not parts.isdisjoint(known.split("."))]
+
+
 def unknown_setting_fault(name: str, table: Mapping[str, Setting], kind: str) -> str:
     """Say that a name is not in the table, with the nearest name that is."""
     from difflib import get_close_matches  # Imported only for a bad name: it would slow every start.
 
-    near = get_close_matches(name, table, n=1, cutoff=0.75)
+    related = _related(name, table)
+    near = get_close_matches(name, related, n=1, cutoff=0.75) if related else []
     return f"unknown {kind} setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
