@@ -324,6 +324,7 @@ class Broker:
         if first:
             self.placements.start()
             self.log_moves.resume()
+        self.placements.tell_losses()
 
     def _lapse(self, cause: str) -> None:
         """No progress for too long: give up the session and the roles, and have all connections closed."""

@@ -9,7 +9,6 @@ they run in worker threads.
 """
 
 import json
-from dataclasses import astuple
 from typing import NamedTuple
 from uuid import UUID
 
@@ -82,9 +81,15 @@ def encode_live(broker: LiveBroker) -> bytes:
     }
     if broker.placements:
         placements: dict[str, dict[str, list[int]]] = {}
-        for topic_id, partition, directory in map(astuple, broker.placements):
-            placements.setdefault(directory, {}).setdefault(str(topic_id), []).append(partition)
+        doubtful: dict[str, list[int]] = {}
+        for each in broker.placements:
+            topics = placements.setdefault(each.directory, {})
+            topics.setdefault(str(each.topic_id), []).append(each.partition)
+            if each.doubtful:
+                doubtful.setdefault(str(each.topic_id), []).append(each.partition)
         fields["placements"] = placements
+        if doubtful:
+            fields["doubtful"] = doubtful
     return json.dumps(fields, sort_keys=True).encode()
 
 
@@ -92,6 +97,7 @@ def decode_live(entry: Entry) -> LiveBroker:
     """Read a `live/<id>` back."""
     try:
         fields = json.loads(entry.value)
+        doubtful = fields.get("doubtful", {})
         return LiveBroker(
             int(entry.key.removeprefix(LIVE_PREFIX)),
             str(fields["incarnation"]),
@@ -100,7 +106,9 @@ def decode_live(entry: Entry) -> LiveBroker:
             stored_directories(fields),
             int(fields.get("offline_directories", 0)),
             tuple(
-                ReplicaPlacement(UUID(topic_id), int(partition), directory)
+                ReplicaPlacement(
+                    UUID(topic_id), int(partition), directory, partition in doubtful.get(topic_id, ())
+                )
                 for directory, topics in fields.get("placements", {}).items()
                 for topic_id, partitions in topics.items()
                 for partition in partitions

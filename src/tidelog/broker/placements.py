@@ -5,7 +5,8 @@ the image agrees. While a replica moves to another directory the word is given b
 place (`expect`), so that the directory the cluster knows of never lacks the newest records for long: the rest
 of that story is in `log_moves`.
 
-What was found before the registration (`at_start`) goes with it: nobody is elected on old beliefs.
+What was found before the registration (`at_start`) goes with it: nobody is elected on old beliefs. So does
+the doubt about a log that lacks records it had; one that comes up later is told in the same way.
 """
 
 import logging
@@ -61,6 +62,8 @@ class Placements:
         self._waiting: dict[TopicPartition, None] = {}
         #: replicas on their way: the directory that shall be known before they arrive, and who waits for that
         self._expected: dict[TopicPartition, tuple[str, Callable[[], None]]] = {}
+        #: replicas whose doubts were told, and the partition epoch of that time
+        self._doubts_told: dict[TopicPartition, int] = {}
         self._active = False
         self._in_flight = False
         self._stopped = False
@@ -79,10 +82,19 @@ class Placements:
             state = image.partition(partition.topic, partition.index)
             if state is None or broker.node_id not in state.replicas:
                 continue
-            directory = self._directory(TopicPartition(partition.topic, partition.index))
+            place = TopicPartition(partition.topic, partition.index)
+            directory = self._directory(place)
             believed = state.directory_of(broker.node_id)
-            if directory != believed and (missing or believed not in _UNKNOWN):
-                found.append(ReplicaPlacement(partition.topic_id, partition.index, directory))
+            doubtful = place in broker.replication.doubts
+            if doubtful or (directory != believed and (missing or believed not in _UNKNOWN)):
+                found.append(ReplicaPlacement(partition.topic_id, partition.index, directory, doubtful))
+        for place in broker.replication.doubts:
+            topic, state = image.topics.get(place.topic), image.partition(*place)
+            if topic is None or state is None or place in broker.log_directories.logs:
+                continue
+            if broker.node_id in state.replicas:
+                believed = state.directory_of(broker.node_id)
+                found.append(ReplicaPlacement(topic.topic_id, place.partition, believed, doubtful=True))
         for place, offline in broker.replication.offline.items():
             topic = image.topics.get(place.topic)
             if offline.lost and topic is not None:
@@ -95,6 +107,15 @@ class Placements:
         for partition in self._broker.replicas():
             self.consider(TopicPartition(partition.topic, partition.index))
 
+    def tell_losses(self) -> None:
+        """The broker is registered: tell of losses that the registration came too early for."""
+        for place, offline in self._broker.replication.offline.items():
+            state = self._broker.image.partition(*place)
+            if offline.lost and state is not None and place not in self._expected:
+                self.expect(place, LOST_DIRECTORY, lambda: None)
+        for place in self._broker.replication.doubts:
+            self.consider(place)
+
     def stop(self) -> None:
         self._stopped = True
 
@@ -106,9 +127,10 @@ class Placements:
         if state is None or self._broker.node_id not in state.replicas:
             return
         wanted = self._wanted(place)
-        if wanted is None:
+        doubted = self._is_doubt_due(place, state)
+        if wanted is None and not doubted:
             return
-        if state.directory_of(self._broker.node_id) != wanted:
+        if doubted or state.directory_of(self._broker.node_id) != wanted:
             self._waiting[place] = None
             if not self._in_flight:
                 self._send_soon(0)
@@ -136,6 +158,14 @@ class Placements:
             return expected[0]
         return self._directory(place) if place in self._broker.log_directories.logs else None
 
+    def _is_doubt_due(self, place: TopicPartition, state: PartitionImage) -> bool:
+        """Whether the cluster counts on a log that is in doubt, and has not been told of it in this state."""
+        node_id = self._broker.node_id
+        if place not in self._broker.replication.doubts:
+            return False
+        counted = node_id in state.isr or node_id in state.elr
+        return counted and self._doubts_told.get(place) != state.partition_epoch
+
     def _tell(self, place: TopicPartition) -> None:
         _, then = self._expected.pop(place)
         then()
@@ -160,7 +190,16 @@ class Placements:
             topic = broker.image.topics.get(place.topic)
             state = broker.image.partition(*place)
             directory = self._wanted(place)
-            if topic is None or state is None or directory is None or broker.node_id not in state.replicas:
+            if topic is None or state is None or broker.node_id not in state.replicas:
+                self._doubts_told.pop(place, None)
+                continue
+            if self._is_doubt_due(place, state):
+                self._doubts_told[place] = state.partition_epoch
+                believed = state.directory_of(broker.node_id)
+                asked.append(place)
+                placements.append(ReplicaPlacement(topic.topic_id, place.partition, believed, doubtful=True))
+                continue
+            if directory is None:
                 continue
             if state.directory_of(broker.node_id) == directory:
                 if place in self._expected:
@@ -181,6 +220,7 @@ class Placements:
         for place, result in zip(asked, results, strict=True):
             if isinstance(result, Refused):
                 log.info("the directory of %s was not noted: %s", place, result.message)
+                self._doubts_told.pop(place, None)
                 delay_ms = RETRY_MS
             # Looked at again in any case: it may be elsewhere by now. Who waits is called when it is known.
             self._waiting[place] = None

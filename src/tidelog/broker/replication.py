@@ -11,6 +11,11 @@ its session is lost: others may lead what the image says it leads.
 A replica whose log directory is gone is offline (KIP-858): its log is not begun anew as long as the ISR
 counts on it. When the others do without it, it begins in another directory, as a follower that has everything
 to fetch.
+
+A log may be there and lack what it had: it ends below the high watermark that was noted for it, or its folder
+is gone from a directory that is there. The cluster is told with the registration (`doubts`). Until it knows,
+nothing is begun anew, the note stays, and the replica does not lead. A folder that was certainly there, since
+the checkpoints speak of it, is a replica that is lost.
 """
 
 import logging
@@ -88,6 +93,8 @@ class Replication:
         self._noting = False
         #: replicas that cannot be opened because their log directory is not here
         self.offline: dict[TopicPartition, OfflineReplica] = {}
+        #: replicas that may lack records they had, until the cluster knows; the leader epoch at that time
+        self.doubts: dict[TopicPartition, int] = {}
         #: followers that would have to cut what is committed, and do not
         self.refused_cuts: dict[TopicPartition, RefusedCut] = {}
 
@@ -102,13 +109,16 @@ class Replication:
     def _take_back_high_watermarks(self) -> None:
         """Write the watermarks down if a log has lost what one of them covered, before anything is appended.
 
-        Other records may take that place, and the next start would take them for committed. A full disk must
-        not keep the broker from starting: the next checkpoint tries again.
+        Other records may take that place, and the next start would take them for committed. The note that
+        raises a doubt stays until the cluster knows of it. A full disk must not keep the broker from
+        starting: the next checkpoint tries again.
         """
-        noted = self._broker.log_directories.high_watermark
+        directories = self._broker.log_directories
+        directories.kept = {*self.doubts, *(place for place, each in self.offline.items() if each.lost)}
+        places = ((TopicPartition(each.topic, each.index), each) for each in self._replicated())
         if all(
-            noted(TopicPartition(each.topic, each.index)) <= each.high_watermark
-            for each in self._replicated()
+            place in self.doubts or directories.high_watermark(place) <= each.high_watermark
+            for place, each in places
         ):
             return
         try:
@@ -130,6 +140,7 @@ class Replication:
         )
         for topic in self._broker.image.topics.values():
             self.place_topic(topic)
+        self._take_back_high_watermarks()
         for place, replica in self.offline.items():
             log.error("%s is offline: its log directory %s is not here", place, replica.directory_id)
         if self._broker.progressed:
@@ -161,6 +172,7 @@ class Replication:
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         """Open, close and change roles as the new image says."""
+        doubts = len(self.doubts)
         if old.brokers is not new.brokers:
             self._brokers_changed(old, new)
         for name, topic in new.topics.items():
@@ -177,6 +189,8 @@ class Replication:
         for name, before in old.topics.items():
             if name not in new.topics:
                 self._delete_topic(before)
+        if doubts or self.doubts:
+            self._take_back_high_watermarks()
 
     def _brokers_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         for broker_id, before in old.brokers.items():
@@ -200,6 +214,7 @@ class Replication:
             partition = self._broker.replica(topic.name, index)
             if node_id not in state.replicas:
                 self.offline.pop(TopicPartition(topic.name, index), None)
+                self.doubts.pop(TopicPartition(topic.name, index), None)
                 if partition is not None:
                     self._remove(partition)
                 continue
@@ -218,11 +233,14 @@ class Replication:
     def _place(self, partition: Partition, state: PartitionImage) -> None:
         partition.unclean_leader_epoch = state.unclean_leader_epoch
         alone = len(state.replicas) == 1
-        if state.leader == self._broker.node_id and (alone or self._active):
+        trusted = not self.doubts or not self._in_doubt(
+            TopicPartition(partition.topic, partition.index), state
+        )
+        if state.leader == self._broker.node_id and (alone or self._active) and trusted:
             self.learn(partition, state)
         else:
             self._follow(partition, state)
-            if state.leader == NO_LEADER and self._active and not self._stopped:
+            if state.leader == NO_LEADER and self._active and not self._stopped and trusted:
                 self.log_reports.consider(partition)
 
     def _can_open(self, place: TopicPartition, state: PartitionImage) -> bool:
@@ -242,6 +260,12 @@ class Replication:
         )
         deceived = home.directory is None and believed == announced and not given_up
         offline = home.offline or deceived or (home.directory is None and self._may_be_missing(believed))
+        if home.directory is None and not offline:
+            if self._is_lost(place, state):
+                self.offline[place] = OfflineReplica(believed, True, announced, state.leader_epoch)
+                return False
+            if self._begins_in_doubt(place, state):
+                return False
         may_begin_anew = self._active and not home.lost and not state.counts_on(broker.node_id)
         if not offline or (may_begin_anew and not broker.log_directories.offline):
             self.offline.pop(place, None)
@@ -251,6 +275,57 @@ class Replication:
         if deceived:
             broker.placements.expect(place, LOST_DIRECTORY, lambda: None)
         return False
+
+    def _is_lost(self, place: TopicPartition, state: PartitionImage) -> bool:
+        """Whether a log that the partition counts on is gone, and was certainly there."""
+        broker = self._broker
+        if self._active:
+            # The cluster knows soon, or has decided otherwise since.
+            known = self.offline.get(place)
+            return known is not None and known.lost and state.unclean_leader_epoch <= known.leader_epoch
+        if not state.counts_on(broker.node_id):
+            return False
+        return broker.log_directories.is_noted(place, state.directory_of(broker.node_id))
+
+    def _begins_in_doubt(self, place: TopicPartition, state: PartitionImage) -> bool:
+        """Whether a log may have been there that is to begin now, as far as the cluster knows.
+
+        After an unclean shutdown all logs are in doubt, and the cluster hears of that.
+        """
+        broker = self._broker
+        doubtful = not self._active and broker.log_directories.kept_their_ends
+        if doubtful and len(state.replicas) > 1 and state.counts_on(broker.node_id):
+            if place not in self.doubts:
+                log.error("%s is counted on, and has no folder: it is in doubt", place)
+            self.doubts[place] = state.leader_epoch
+        return self._in_doubt(place, state)
+
+    def _in_doubt(self, place: TopicPartition, state: PartitionImage) -> bool:
+        """Whether the cluster still counts on a log that may lack records it had."""
+        leader_epoch = self.doubts.get(place)
+        if leader_epoch is None:
+            return False
+        node_id = self._broker.node_id
+        counted = node_id in state.isr or node_id in state.elr
+        if self._active and (not counted or state.unclean_leader_epoch > leader_epoch):
+            del self.doubts[place]
+            return False
+        return True
+
+    def _doubt_if_short(self, place: TopicPartition, partition: Partition, state: PartitionImage) -> None:
+        """A log that ends below its noted high watermark has lost committed records."""
+        node_id = self._broker.node_id
+        high_watermark = self._broker.log_directories.high_watermark(place)
+        end_offset = partition.log.log_end_offset
+        counted = node_id in state.isr or node_id in state.elr
+        if high_watermark > end_offset and counted and len(state.replicas) > 1:
+            log.error(
+                "%s has lost committed records: it ends at %d, its high watermark was %d; it is in doubt",
+                partition,
+                end_offset,
+                high_watermark,
+            )
+            self.doubts[place] = state.leader_epoch
 
     def _may_be_missing(self, believed: str) -> bool:
         """Before the registration: whether a replica of no known directory may be in one that is gone."""
@@ -287,6 +362,7 @@ class Replication:
             decompressed_bytes_max=broker.settings.get_int("tidelog.decompressed.bytes.max"),
         )
         partition.on_fault = broker.directory_failures.noticed
+        self._doubt_if_short(place, partition, state)
         broker.followed[topic.name, index] = partition
         broker.metrics.traffic.opened(partition)
         preferred = broker.log_directories.preferred.pop(place, None)
@@ -422,6 +498,7 @@ class Replication:
     def _delete_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
             self.offline.pop(TopicPartition(topic.name, index), None)
+            self.doubts.pop(TopicPartition(topic.name, index), None)
             partition = self._broker.replica(topic.name, index)
             if partition is not None:
                 self._remove(partition)
@@ -459,6 +536,7 @@ class Replication:
         lost = announced is not None or believed != directory_id
         leader_epoch = NO_EPOCH if state is None else state.leader_epoch
         self.offline[place] = OfflineReplica(directory_id, lost, announced, leader_epoch)
+        self.doubts.pop(place, None)
         self._let_go(partition)
         broker.housekeeping.forget(partition)
 

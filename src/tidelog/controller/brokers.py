@@ -4,7 +4,8 @@ A broker that dies stays registered: its replicas wait for it. Whoever begins a 
 When an end was not noticed before the new beginning, the broker counts as one that died and came back.
 
 A registration names the log directories that are online. A replica that was in one that is not there any more
-is offline; one that the broker found elsewhere is where it found it. Of a replica that has no known directory
+is offline; one that the broker found elsewhere is where it found it; one of which it says that records are
+missing is in doubt, as all are after an unclean shutdown. Of a replica that has no known directory
 (UNASSIGNED, MIGRATING) the worst is believed when a directory is gone: that it was in there.
 """
 
@@ -86,11 +87,15 @@ class Found:
     placements: dict[tuple[UUID, int], dict[int, str]] = field(default_factory=dict)
     #: brokers that miss a directory: where replicas are if that was not known before
     missing: dict[int, str] = field(default_factory=dict)
+    #: by topic id and partition: the brokers whose log may lack records that it had
+    doubtful: dict[tuple[UUID, int], set[int]] = field(default_factory=dict)
 
     def add_placements(self, broker_id: int, placements: Collection[ReplicaPlacement]) -> None:
         for placement in placements:
             place = self.placements.setdefault((placement.topic_id, placement.partition), {})
             place[broker_id] = placement.directory
+            if placement.doubtful:
+                self.doubtful.setdefault((placement.topic_id, placement.partition), set()).add(broker_id)
 
     def add_missing(self, broker_id: int, before: Collection[str], after: Collection[str]) -> None:
         """Note that directories are gone, if any is."""
@@ -101,6 +106,7 @@ class Found:
     def place(self, topic_id: UUID, index: int, draft: PartitionDraft) -> None:
         """Put the replicas of a partition where they are."""
         told = self.placements.get((topic_id, index), {})
+        draft.doubtful = frozenset(self.doubtful.get((topic_id, index), ()))
         for replica in draft.replicas:
             if replica in told:
                 draft.places[replica] = told[replica]

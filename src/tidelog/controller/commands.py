@@ -161,20 +161,25 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlacement:
-    """The log directory, by its id, that holds a replica of the broker that says so; LOST if none does."""
+    """The log directory, by its id, that holds a replica of the broker that says so; LOST if none does.
+
+    `doubtful`: its log may lack records that it had.
+    """
 
     topic_id: UUID
     partition: int
     directory: str
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
     """What a broker says of itself while it lives: one life of its process, its addresses, its directories.
 
-    `placements` are the replicas that it found elsewhere than the cluster believed. `unclean_shutdown` says
-    that its logs may have lost their ends before this life began: neither was it stopped cleanly, nor did its
-    machine go on and keep what was not on the disk yet.
+    `placements` are the replicas that it found elsewhere than the cluster believed, and those whose logs it
+    found shorter than they were. `unclean_shutdown` says that all its logs may have lost their ends before
+    this life began: neither was it stopped cleanly, nor did its machine go on and keep what was not on the
+    disk yet.
     """
 
     broker_id: int

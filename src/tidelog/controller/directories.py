@@ -2,7 +2,8 @@
 
 What a broker says counts for its own replicas only, and only in its present life. A replica that comes into
 an online directory may be what its partition waits for; one whose directory fails leaves the ISR at once, and
-its leadership goes to another. Both are decided with the same rules as the death of a broker.
+its leadership goes to another; so does one of which the broker says that its log is in doubt. All of it is
+decided with the same rules as the death of a broker.
 """
 
 from dataclasses import replace
@@ -73,10 +74,13 @@ def _assign(
     if (placement.topic_id, placement.partition) in named:
         return Refused(ErrorCode.INVALID_REQUEST, f"{name} is named more than once")
     named.add((placement.topic_id, placement.partition))
+    draft = PartitionDraft(topic.name, placement.partition, partition)
+    if placement.doubtful:
+        draft.doubtful = frozenset({sender.id})
+        return draft.settle(lives, min_isr_of(topic, image, settings))
     if placement.directory != LOST_DIRECTORY and placement.directory not in sender.directories:
         message = f"broker {sender.id} has no directory {placement.directory} online"
         return Refused(ErrorCode.LOG_DIR_NOT_FOUND, message)
-    draft = PartitionDraft(topic.name, placement.partition, partition)
     draft.places[sender.id] = placement.directory
     return draft.settle(lives, min_isr_of(topic, image, settings))
 

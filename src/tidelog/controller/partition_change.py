@@ -8,8 +8,9 @@ the replicas, the ISR or the reassignment; `settle` then applies these rules, in
    dead may come back without it, and then the directory that is away has the only copy. If all who
    certainly had everything committed are offline, they are the ELR, and the partition waits for one of
    their directories. A directory that was given up is not waited for as long as there are others.
-2. Members of the ISR and ELR whose machine may have lost the end of their logs (a power cut) leave both; they
-   are the last known ELR. The only replica of a partition is as good as any.
+2. Members of the ISR and ELR whose logs may lack what they had leave both, since their machine may have lost
+   the ends of all (a power cut) or the broker says so of this one; they are the last known ELR. The only
+   replica of a partition is as good as any.
 3. Members that are dead, shutting down or newly started leave the ISR as long as a better one stays. When
    nobody is alive the ISR is empty.
 4. A reassignment ends when all replicas of its target are in sync.
@@ -124,6 +125,7 @@ class PartitionDraft:
         "_fenced",
         "_unclean",
         "adding",
+        "doubtful",
         "elr",
         "index",
         "isr",
@@ -149,6 +151,8 @@ class PartitionDraft:
         self.removing = present.removing
         #: the directory of each replica that was there before, where it is known
         self.places = dict(zip(present.replicas, present.directories, strict=False))
+        #: replicas of which their brokers say that the log may lack records that it had
+        self.doubtful: frozenset[int] = _NOBODY
         self._fenced = False
         self._unclean = False
         #: members that left the ISR and cannot be relied on to have everything committed
@@ -223,7 +227,8 @@ class PartitionDraft:
 
     def _awaited(self, holders: tuple[int, ...], online: tuple[int, ...], lives: Lives) -> tuple[int, ...]:
         """Of those who hold everything committed in a directory that is away: all who may be needed yet."""
-        if any(member in lives.alive and member not in lives.unclean for member in online):
+        unclean = lives.unclean | self.doubtful
+        if any(member in lives.alive and member not in unclean for member in online):
             return ()
         return tuple(
             member
@@ -234,7 +239,7 @@ class PartitionDraft:
         )
 
     def _drop_unclean(self, lives: Lives) -> None:
-        unclean = lives.unclean
+        unclean = lives.unclean | self.doubtful
         members = (*self.isr, *self.elr)
         if not unclean or unclean.isdisjoint(members) or len(self.replicas) == 1:
             return

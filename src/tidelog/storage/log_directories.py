@@ -138,6 +138,7 @@ class LogDirectories:
         "_order",
         "_unfinished",
         "directories",
+        "kept",
         "logs",
         "offline",
         "open_files",
@@ -164,6 +165,8 @@ class LogDirectories:
         self._order = CheckpointOrder()
         #: logs that are gone, while the checkpoints on the disk may still speak of them
         self._forgotten: set[TopicPartition] = set()
+        #: logs that lack records they had, as the checkpoints tell: those stay until the cluster knows
+        self.kept: Collection[TopicPartition] = ()
         self._finish_moves()
         #: copies that an earlier run did not finish, and the data directories they are in
         self._unfinished = {
@@ -335,6 +338,9 @@ class LogDirectories:
             return log
         directory = self.directory_with(topic_partition)
         if directory is None:
+            for each in self.directories:
+                if self._notes(each, topic_partition):
+                    self._forget(topic_partition, each)
             if topic_partition in self._forgotten:
                 self._checkpoint_forgotten()
             directory = self.directory_by_id(directory_id)
@@ -369,6 +375,16 @@ class LogDirectories:
         if expected is not None or self._is_leaving(f"{found.path}/{topic_partition}", believed):
             return Home(found)
         return Home(found, offline=True)
+
+    def is_noted(self, topic_partition: TopicPartition, believed: str) -> bool:
+        """Whether the checkpoints speak of a log in the directory where it is believed: it was there."""
+        expected = self.directory_by_id(believed)
+        searched = self.directories if expected is None else [expected]
+        return any(self._notes(directory, topic_partition) for directory in searched)
+
+    @staticmethod
+    def _notes(directory: LogDirectory, topic_partition: TopicPartition) -> bool:
+        return topic_partition in directory.recovery_points or topic_partition in directory.high_watermarks
 
     def forget_unfinished_copies(self) -> None:
         """The cluster knows where every log is: what is left of earlier moves tells nothing any more."""
@@ -411,8 +427,10 @@ class LogDirectories:
         except SegmentCorrupt as error:
             raise LogDirectoryUnusable(
                 f"log.dirs: {error}. These batches were flushed, so the disk has damaged them. Restore {path}"
-                " from a copy; or cut the damaged file at that position (truncate -s) to lose the rest of it;"
-                " or move the folder away to lose the partition"
+                " from a copy. Or move the folder away: the replica is then copied from another broker; if"
+                " there is none, only an unclean election begins the partition anew, without its records. Or"
+                " cut the damaged file at that position (truncate -s): what comes after it is lost here, and"
+                " is copied if another broker has it"
             ) from error
         self.logs[topic_partition] = log
         self._directory_of[topic_partition] = directory
@@ -556,12 +574,11 @@ class LogDirectories:
                 if self._directory_of[topic_partition] is directory
             }
             path = directory.path
-            files.append(
-                (
-                    f"{path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}",
-                    {topic_partition: log.recovery_checkpoint for topic_partition, log in logs.items()},
-                )
-            )
+            recovery_points = {place: log.recovery_checkpoint for place, log in logs.items()}
+            for place in self.kept:
+                if place in directory.recovery_points:
+                    recovery_points.setdefault(place, directory.recovery_points[place])
+            files.append((f"{path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}", recovery_points))
             # A log that starts where its oldest file does needs no note: the file tells.
             files.append(
                 (
@@ -586,7 +603,7 @@ class LogDirectories:
     ) -> list[tuple[str, dict[TopicPartition, int]]]:
         for topic_partition, high_watermark in high_watermarks.items():
             directory = self._directory_of.get(topic_partition)
-            if directory is not None:
+            if directory is not None and topic_partition not in self.kept:
                 directory.high_watermarks[topic_partition] = high_watermark
         return [
             (f"{each.path}/{checkpoints.REPLICATION_OFFSET_CHECKPOINT}", dict(each.high_watermarks))

@@ -29,6 +29,7 @@ from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED, DIRECTORY_F
 from tidelog.model.identifiers import LOST_DIRECTORY, MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
 from tidelog.protocol.replica_fetch import AnsweredPartition
 from tidelog.storage import log_directory
+from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT
 from tidelog.storage.log_directories import Home, LogDirectories
 from tidelog.storage.log_directory import LogDirectoryUnusable
 from tidelog.storage.simulated_disk import SimulatedDisk
@@ -88,6 +89,13 @@ def start(cluster: InMemoryCluster, node_id: int, **options: Any) -> Node:
 
 def lose_y(disk: SimulatedDisk) -> None:
     disk.remove_tree("/y")
+
+
+def empty_in_secret(disk: SimulatedDisk, directory: str) -> None:
+    """Take all records of a log, and everything that would tell the broker so."""
+    disk.remove_tree(f"{directory}/t-0")
+    disk.make_directory(f"{directory}/t-0")
+    disk.remove(f"{directory}/{REPLICATION_OFFSET_CHECKPOINT}")
 
 
 def events(cluster: InMemoryCluster, node_id: int, kind: str) -> int:
@@ -353,12 +361,12 @@ def test_a_broker_without_any_directory_stops() -> None:
 
 
 def test_a_follower_keeps_what_is_committed_from_a_leader_that_lacks_it() -> None:
-    """The log of broker 1 is removed by hand while everything is down, and broker 1 starts first."""
+    """The records of broker 1 are removed while everything is down, and broker 1 starts first."""
     cluster = cluster_with_records()
     cluster.run_for(6_000)  # the watermarks are written down every five seconds
+    directory = path_of(cluster, 1, 0)
     kill_all(cluster)
-    folder = "/x/t-0" if cluster.nodes[1].disk.is_directory("/x/t-0") else "/y/t-0"
-    start(cluster, 1, before=lambda disk: disk.remove_tree(folder))
+    start(cluster, 1, before=lambda disk: empty_in_secret(disk, directory))
     assert cluster.state("t").leader == 1
     for node_id in (2, 3):
         start(cluster, node_id)
@@ -586,7 +594,7 @@ def test_an_unclean_election_of_long_ago_is_no_leave_to_cut() -> None:
         assert produce(cluster, b"%d" % number).error is ErrorCode.NONE
     cluster.run_for(6_000)
     kill_all(cluster)
-    start(cluster, 1, before=lambda disk: disk.remove_tree("/data/t-0"))
+    start(cluster, 1, before=lambda disk: empty_in_secret(disk, "/data"))
     assert cluster.state("t").leader == 1
     start(cluster, 2)
     cluster.run_for(3_000)

@@ -1,0 +1,194 @@
+"""Replicas that know that they lack records they had, among brokers without sockets: none leads cleanly."""
+
+import errno
+from functools import partial
+
+import pytest
+from in_memory_cluster import InMemoryCluster, Node
+from test_broker_directories import (
+    PARTITIONS,
+    cluster_with_records,
+    directory_ids,
+    in_sync,
+    kill_all,
+    path_of,
+    produce,
+    start,
+)
+
+from tidelog.controller.commands import ElectionType, ElectLeaders
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offsets
+from tidelog.storage.log_directories import LogDirectories
+from tidelog.storage.simulated_disk import SimulatedDisk
+
+T0 = TopicPartition("t", 0)
+#: as long as it takes until the checkpoints speak of everything
+NOTED_MS = 6_000
+
+
+def shorten(disk: SimulatedDisk, path: str) -> None:
+    """Take the second half of a log, as a disk that is damaged or a person may."""
+    file = disk.open(f"{path}/t-0/00000000000000000000.log", create=False)
+    file.truncate(file.size_bytes // 2 + 3)
+    file.close()
+
+
+def checkpoint(node: Node) -> None:
+    node.broker.log_directories.checkpoint_plan(node.broker.high_watermarks()).run()
+
+
+def everybody_has_everything(cluster: InMemoryCluster, *, count: int = 10) -> bool:
+    replicas = [cluster.broker(node_id).replica("t", 0) for node_id in cluster.nodes]
+    ends = [None if replica is None else replica.log.log_end_offset for replica in replicas]
+    return in_sync(cluster, 0) and ends == [count] * len(replicas)
+
+
+def test_a_log_that_is_shorter_than_its_watermark_waits_for_a_better_one() -> None:
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    path = path_of(cluster, 1, 0)
+    kill_all(cluster)
+    start(cluster, 1, before=lambda disk: shorten(disk, path))
+    assert cluster.replica(1, "t").log.log_end_offset < 10
+    state = cluster.state("t")
+    assert (state.leader, state.elr, state.last_known_elr) == (NO_LEADER, (2, 3), (1,))
+    # Of its other logs nothing is in doubt.
+    assert all(cluster.state("t", index).leader == 1 for index in range(1, PARTITIONS))
+    # The cluster knows: a restart raises no doubt that is not in the record.
+    assert read_offsets(cluster.nodes[1].disk, f"{path}/{REPLICATION_OFFSET_CHECKPOINT}")[T0] < 10
+    start(cluster, 1)
+    assert cluster.state("t").leader == NO_LEADER
+    start(cluster, 2)
+    assert cluster.state("t").leader == 2
+    start(cluster, 3)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
+    assert cluster.state("t").unclean_leader_epoch < 0
+    assert not any(cluster.broker(node_id).replication.doubts for node_id in cluster.nodes)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_the_doubt_stays_until_the_cluster_knows(clean: bool) -> None:
+    """Before it is registered the broker ends again: its checkpoints still tell what was lost."""
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    path = path_of(cluster, 1, 0)
+    kill_all(cluster)
+    node = cluster.restart(1, before=lambda disk: shorten(disk, path))
+    checkpoint(node)
+    assert not node.registered
+    if clean:
+        node.broker.close()
+        node.dead = True
+    else:
+        cluster.kill(1)
+    start(cluster, 1)
+    assert cluster.state("t").last_known_elr == (1,)
+    for node_id in (2, 3):
+        start(cluster, node_id)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
+
+
+def test_the_longest_log_leads_if_all_are_shorter_than_they_were() -> None:
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    paths = {node_id: path_of(cluster, node_id, 0) for node_id in cluster.nodes}
+    kill_all(cluster)
+    for node_id in cluster.nodes:
+        start(cluster, node_id, before=lambda disk, path=paths[node_id]: shorten(disk, path))
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert cluster.state("t").unclean_leader_epoch >= 0
+    assert produce(cluster, b"more").error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_folder_that_is_gone_from_a_directory_that_is_there(noted: bool, restarts: int) -> None:
+    """The replica is not begun anew in silence: the others have the records."""
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS if noted else 0)
+    path = path_of(cluster, 1, 0)
+    kill_all(cluster)
+    node = cluster.restart(1, before=lambda disk: disk.remove_tree(f"{path}/t-0"))
+    for _ in range(restarts):
+        checkpoint(node)
+        assert not node.registered
+        cluster.kill(1)
+        node = cluster.restart(1)
+    cluster.run_until(lambda: node.registered)
+    cluster.run_for(3_000)
+    state = cluster.state("t")
+    assert (state.leader, state.elr) == (NO_LEADER, (2, 3))
+    assert state.last_known_elr == (() if noted else (1,))
+    for node_id in (2, 3):
+        start(cluster, node_id)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
+    assert cluster.state("t").unclean_leader_epoch < 0
+
+
+def test_a_broker_that_comes_back_without_a_folder_to_a_leader_copies_it() -> None:
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    path = path_of(cluster, 1, 0)
+    cluster.kill(1)
+    start(cluster, 1, before=lambda disk: disk.remove_tree(f"{path}/t-0"))
+    cluster.run_until(lambda: everybody_has_everything(cluster))
+    assert cluster.state("t").directory_of(1) in directory_ids(cluster, 1).values()
+
+
+def test_a_topic_that_nobody_had_begun_when_all_were_killed_gets_a_leader() -> None:
+    """Nothing tells them from folders that are gone, but nobody waits for ever."""
+    cluster = cluster_with_records()
+    paths = {node_id: path_of(cluster, node_id, 0) for node_id in cluster.nodes}
+    kill_all(cluster)
+    for node_id in cluster.nodes:
+        start(cluster, node_id, before=lambda disk, path=paths[node_id]: disk.remove_tree(f"{path}/t-0"))
+    cluster.run_until(lambda: everybody_has_everything(cluster, count=0))
+
+
+def test_the_only_replica_waits_for_its_folder_or_for_an_unclean_election() -> None:
+    cluster = InMemoryCluster((1,))
+    cluster.create_topic("t", replication_factor=1)
+    assert produce(cluster, b"only").error is ErrorCode.NONE
+    cluster.run_for(70_000)
+    cluster.kill(1)
+    start(cluster, 1, before=lambda disk: disk.rename("/data/t-0", "/data/away"))
+    state = cluster.state("t")
+    assert (state.leader, state.elr, state.directories) == (NO_LEADER, (1,), (LOST_DIRECTORY,))
+    assert cluster.broker(1).absence("t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert cluster.controller is not None
+    command = ElectLeaders(ElectionType.UNCLEAN, (T0,))
+    cluster.controller.broker.metadata.submit(command, lambda _: None)
+    cluster.run_until(lambda: cluster.leader("t") is not None)
+    assert cluster.replica(1, "t").log.log_end_offset == 0
+    assert produce(cluster, b"again").error is ErrorCode.NONE
+
+
+def test_a_doubt_that_the_registration_came_too_early_for_is_told_after_it() -> None:
+    """A log cannot be opened at the start; when it can, it is found to be short, and the broker leads it."""
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    path = path_of(cluster, 1, 0)
+    kill_all(cluster)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with pytest.MonkeyPatch.context() as patch:
+        open_log = LogDirectories.open_log
+        patch.setattr(
+            LogDirectories,
+            "open_log",
+            lambda self, place, *rest, **options: (fail if place == T0 else partial(open_log, self))(
+                place, *rest, **options
+            ),
+        )
+        start(cluster, 1, before=lambda disk: shorten(disk, path))
+    assert cluster.state("t").leader == 1
+    cluster.broker(1).open_unopened()
+    assert cluster.leader("t") is None, "it does not lead before the cluster knows"
+    cluster.run_until(lambda: cluster.state("t").last_known_elr == (1,))
+    for node_id in (2, 3):
+        start(cluster, node_id)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
