@@ -472,6 +472,7 @@ class Broker:
 
         if partition.flush_fault is not None:
             self.log_directories.sync_failed(TopicPartition(partition.topic, partition.index))
+            self.replication.sync_failed(partition)
         self.directory_failures.noticed(fault, partition)
         for waiter in [w for w in partition.waiters if isinstance(w, ProduceWaiter)]:
             waiter.flush_failed(partition)

@@ -114,6 +114,7 @@ class DirectoryFailures:
         fields = {"directory": directory.path, "id": directory.directory_id}
         broker.metrics.events.emit(DIRECTORY_FAILED, fields, cause=reason)
         if len(directories.directories) == 1:
+            directories.doubt(directory)
             self.on_fatal(f"all log directories have failed, {directory.path} with: {reason}")
             return
         # Requests like earlier ones are not to find what is not here any more, until the image tells so.

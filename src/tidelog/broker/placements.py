@@ -159,12 +159,18 @@ class Placements:
         return self._directory(place) if place in self._broker.log_directories.logs else None
 
     def _is_doubt_due(self, place: TopicPartition, state: PartitionImage) -> bool:
-        """Whether the cluster counts on a log that is in doubt, and has not been told of it in this state."""
-        node_id = self._broker.node_id
-        if place not in self._broker.replication.doubts:
+        """Whether the cluster counts on a log that is in doubt, and has not been told of it in this state.
+
+        One that is in doubt since a sync of it failed is as good as any if no other is in sync.
+        """
+        broker = self._broker
+        if self._doubts_told.get(place) == state.partition_epoch:
             return False
-        counted = node_id in state.isr or node_id in state.elr
-        return counted and self._doubts_told.get(place) != state.partition_epoch
+        if place in broker.replication.doubts:
+            return broker.node_id in state.isr or broker.node_id in state.elr
+        partition = broker.replica(*place)
+        failed = partition is not None and partition.flush_fault is not None
+        return failed and broker.node_id in state.isr and len(state.isr) > 1
 
     def _tell(self, place: TopicPartition) -> None:
         _, then = self._expected.pop(place)

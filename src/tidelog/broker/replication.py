@@ -446,7 +446,7 @@ class Replication:
         if was_leading:
             self._unload(partition)
             self._settle_waiters(partition)
-        if leader_id != NO_LEADER and not self._stopped:
+        if leader_id != NO_LEADER and not self._stopped and partition.flush_fault is None:
             fetcher = self.fetchers.get(leader_id)
             if fetcher is None:
                 fetcher = self.fetchers[leader_id] = ReplicaFetcher(broker, leader_id)
@@ -460,6 +460,12 @@ class Replication:
             if not fetcher.partitions:
                 fetcher.stop()
                 del self.fetchers[partition.leader_id]
+
+    def sync_failed(self, partition: Partition) -> None:
+        """A replica takes no more records until a restart: others shall lead, and nobody waits for it."""
+        if not partition.leads:
+            self._stop_fetching(partition)
+        self._broker.placements.consider(TopicPartition(partition.topic, partition.index))
 
     def _eligible(self, topic: str, index: int, broker_id: int, broker_epoch: int) -> bool:
         """Whether the controller would take a follower into the ISR, as far as the image tells."""

@@ -205,6 +205,8 @@ class LogDirectories:
     def note_boot(self) -> None:
         """The cluster knows what the logs may have lost: from here on they are as good as any."""
         for directory in self.directories:
+            if directory.doubtful:
+                continue
             try:
                 note_boot_id(self._disk, directory.path)
             except OSError as error:
@@ -214,9 +216,14 @@ class LogDirectories:
         """A sync failed: what is behind the recovery point may be lost though the machine goes on."""
         directory = self._directory_of.get(topic_partition)
         if directory is not None:
-            self._forget_boot(directory)
+            self.doubt(directory)
 
-    def _forget_boot(self, directory: LogDirectory) -> None:
+    def doubt(self, directory: LogDirectory) -> None:
+        """The disk may have lost what it took: no stop of this broker makes its logs trustworthy any more.
+
+        The system tells of a failed sync once, and forgets what it could not write: later ones succeed.
+        """
+        directory.doubtful = True
         try:
             forget_boot_id(self._disk, directory.path)
         except OSError as error:
@@ -626,15 +633,13 @@ class LogDirectories:
         Closing waits for the disk, which syncs many files faster from several threads. Trouble with a disk is
         logged, and its directory is then left for recovery; the others close cleanly.
         """
-        unclean = set() if clean else {directory.path for directory in self.directories}
 
         def close_log(topic_partition: TopicPartition) -> None:
             try:
                 self.logs[topic_partition].close(clean)
             except OSError as error:
                 logger.error("%s could not be closed cleanly: %s", topic_partition, error)
-                unclean.add(self._directory_of[topic_partition].path)
-                self._forget_boot(self._directory_of[topic_partition])
+                self.doubt(self._directory_of[topic_partition])
 
         if threads > 1:
             with ThreadPoolExecutor(threads, "closing-logs") as pool:
@@ -646,7 +651,7 @@ class LogDirectories:
             if clean:
                 self.checkpoint_plan(high_watermarks).run()
             for directory in self.directories:
-                if directory.path not in unclean:
+                if clean and not directory.doubtful:
                     self._disk.replace_atomically(
                         f"{directory.path}/{CLEAN_SHUTDOWN}", CLEAN_SHUTDOWN_CONTENT
                     )

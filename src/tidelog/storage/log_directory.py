@@ -96,6 +96,8 @@ class LogDirectory:
     lock: File
     #: its logs have all that was ever appended: no power cut took their ends
     kept_its_end: bool = True
+    #: its disk may have lost records since then: a clean stop is not to be believed
+    doubtful: bool = False
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)

@@ -1,6 +1,8 @@
 """Replicas that know that they lack records they had, among brokers without sockets: none leads cleanly."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -19,9 +21,11 @@ from test_broker_directories import (
 from tidelog.controller.commands import ElectionType, ElectLeaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.storage.boot_id import BOOT_ID
 from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offsets
 from tidelog.storage.log_directories import LogDirectories
-from tidelog.storage.simulated_disk import SimulatedDisk
+from tidelog.storage.log_directory import CLEAN_SHUTDOWN
+from tidelog.storage.simulated_disk import SimulatedDisk, SimulatedFile
 
 T0 = TopicPartition("t", 0)
 #: as long as it takes until the checkpoints speak of everything
@@ -192,3 +196,107 @@ def test_a_doubt_that_the_registration_came_too_early_for_is_told_after_it() -> 
     for node_id in (2, 3):
         start(cluster, node_id)
     cluster.run_until(lambda: everybody_has_everything(cluster))
+
+
+@contextmanager
+def failing_sync(node: Node, number: int) -> Iterator[None]:
+    """A sync of the log fails once. As of Linux, what it could not write is forgotten: later ones succeed."""
+    told = False
+    sync = SimulatedFile.sync
+
+    def fail(file: SimulatedFile) -> None:
+        nonlocal told
+        if file._disk is not node.disk or "/t-0/" not in file.path or not file.path.endswith(".log"):
+            sync(file)
+        elif not told:
+            told = True
+            raise OSError(number, "the device took nothing")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedFile, "sync", fail)
+        yield
+    assert told
+
+
+def stop(cluster: InMemoryCluster, node_id: int) -> None:
+    """A clean stop."""
+    cluster.broker(node_id).close()
+    cluster.nodes[node_id].dead = True
+    cluster.run_for(1_000)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("log_dirs", ["/x", "/x,/y"])
+def test_a_clean_stop_after_a_failed_sync_is_not_trusted(number: int, log_dirs: str) -> None:
+    cluster = InMemoryCluster((1, 2), log_dirs=log_dirs)
+    cluster.create_topic("t", replication_factor=2, min_insync_replicas="2")
+    for value in range(10):
+        assert produce(cluster, b"%d" % value).error is ErrorCode.NONE
+    cluster.run_for(NOTED_MS)
+    path = path_of(cluster, 1, 0)
+    with failing_sync(cluster.nodes[1], number):
+        cluster.broker(1).flusher.request(cluster.replica(1, "t"))
+        cluster.run_for(500)
+        assert bool(cluster.nodes[1].fatal) == (number == errno.EIO and log_dirs == "/x")
+        stop(cluster, 1)
+    disk = cluster.nodes[1].disk
+    assert not disk.exists(f"{path}/{CLEAN_SHUTDOWN}") and not disk.exists(f"{path}/{BOOT_ID}")
+    for other in set(log_dirs.split(",")) - {path}:
+        assert disk.exists(f"{other}/{CLEAN_SHUTDOWN}"), "nothing happened to the other disk"
+    stop(cluster, 2)
+    # Both machines are started again; broker 1 is the first to be back.
+    start(cluster, 1, power_cut=True)
+    cluster.run_for(3_000)
+    assert cluster.state("t").leader == NO_LEADER
+    start(cluster, 2, power_cut=True)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
+    assert cluster.state("t").unclean_leader_epoch < 0
+
+
+def test_who_has_failed_to_sync_hands_its_leadership_over() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", min_insync_replicas="2")
+    assert produce(cluster, b"a").error is ErrorCode.NONE
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    first = cluster.state("t").leader
+    with failing_sync(cluster.nodes[first], errno.ENOSPC):
+        cluster.broker(first).flusher.request(cluster.replica(first, "t"))
+        cluster.run_until(lambda: cluster.state("t").leader not in (first, NO_LEADER))
+    cluster.run_for(500)
+    assert len(cluster.state("t").isr) == 2 and first not in cluster.state("t").isr
+    assert produce(cluster, b"b").error is ErrorCode.NONE
+    # It follows nobody, so it does not come and go.
+    before = cluster.state("t").partition_epoch
+    cluster.run_for(60_000)
+    assert cluster.state("t").partition_epoch == before
+    # A follower's failure is nobody's wait.
+    second, third = cluster.state("t").isr
+    follower = third if cluster.state("t").leader == second else second
+    with failing_sync(cluster.nodes[follower], errno.ENOSPC):
+        cluster.broker(follower).flusher.request(cluster.replica(follower, "t"))
+        cluster.run_until(lambda: len(cluster.state("t").isr) == 1)
+    # The last one leads on, since nobody else could.
+    last = cluster.state("t").leader
+    with failing_sync(cluster.nodes[last], errno.ENOSPC):
+        cluster.broker(last).flusher.request(cluster.replica(last, "t"))
+        cluster.run_for(1_000)
+    assert cluster.state("t").leader == last
+    # Whoever is started again takes over.
+    start(cluster, first)
+    cluster.run_until(lambda: cluster.state("t").leader == first)
+    for node_id in (follower, last):
+        start(cluster, node_id)
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    assert produce(cluster, b"c").error is ErrorCode.NONE
+
+
+def test_a_directory_in_doubt_stays_so_when_the_broker_is_registered() -> None:
+    """A sync fails between the start and the registration, after which the boot is noted."""
+    cluster = InMemoryCluster((1,))
+    cluster.create_topic("t", replication_factor=1)
+    assert produce(cluster, b"a").error is ErrorCode.NONE
+    cluster.kill(1)
+    node = cluster.restart(1)
+    node.broker.log_directories.sync_failed(T0)
+    cluster.run_until(lambda: node.registered)
+    assert not node.disk.exists(f"/data/{BOOT_ID}")
