@@ -40,7 +40,8 @@ _UNKNOWN = frozenset({UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY})
 def replica_counts(image: ClusterImage, node_id: int) -> dict[str, int]:
     """The directories in which the cluster believes replicas of a broker, and how many.
 
-    Where an older version did not tell, the directories that the broker had count.
+    Where an older version did not tell, the directories that the broker had count: the first one, and
+    MIGRATING for any others it may have had.
     """
     counts: Counter[str] = Counter()
     for topic in image.topics.values():
@@ -50,7 +51,8 @@ def replica_counts(image: ClusterImage, node_id: int) -> dict[str, int]:
     unknown = sum(counts.pop(reserved, 0) for reserved in RESERVED_DIRECTORIES)
     own = image.brokers.get(node_id)
     if unknown and own is not None:
-        counts.update({each: unknown for each in own.directories if each not in RESERVED_DIRECTORIES})
+        known = (each for each in own.directories if each not in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY))
+        counts.update(dict.fromkeys(known, unknown))
     return dict(counts)
 
 

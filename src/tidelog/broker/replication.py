@@ -285,7 +285,12 @@ class Replication:
             return known is not None and known.lost and state.unclean_leader_epoch <= known.leader_epoch
         if not state.counts_on(broker.node_id):
             return False
-        return broker.log_directories.is_noted(place, state.directory_of(broker.node_id))
+        believed = state.directory_of(broker.node_id)
+        own = broker.image.brokers.get(broker.node_id)
+        if own is not None and MIGRATING_DIRECTORY in own.directories and believed in RESERVED_DIRECTORIES:
+            # An older version told neither of all directories nor of the replicas in them.
+            return True
+        return broker.log_directories.is_noted(place, believed)
 
     def _begins_in_doubt(self, place: TopicPartition, state: PartitionImage) -> bool:
         """Whether a log may have been there that is to begin now, as far as the cluster knows.

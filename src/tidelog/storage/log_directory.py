@@ -4,7 +4,8 @@ A directory with `meta.properties` is formatted: it has an id, a broker and a cl
 and is formatted when it is first used. Not in every case: beside formatted directories, while the cluster
 knows of replicas in a directory that is not there, an empty one may be what became of it: an empty disk in
 its place, or the mount point of a disk that is not mounted. Then it stays as it is, and is offline, until
-that directory is back or somebody says that it is lost (`tidelog.lost.directories`).
+that directory is back or somebody says that it is lost (`tidelog.lost.directories`). So it is at the first
+start after an older version, which told the cluster of one directory only.
 
 A directory that the system cannot read is offline too, as long as another one can be used.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from tidelog.model.identifiers import TopicPartition
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, TopicPartition
 from tidelog.storage import checkpoints
 from tidelog.storage.boot_id import kept_its_end, note_boot_id
 from tidelog.storage.disk import Disk, File
@@ -216,8 +217,17 @@ def _held_back(found: list[_Found], offline: list[OfflineDirectory], owner: Owne
     missing = [each for each in owner.replica_counts if each not in here and each not in owner.lost]
     if not missing or not (here or offline):
         return ""
-    count = sum(owner.replica_counts[each] for each in missing)
-    names = ",".join(missing)
+    named = [each for each in missing if each != MIGRATING_DIRECTORY]
+    if not named:
+        return (
+            "it is empty, and an older version did not tell the cluster in which directories the"
+            f" {owner.replica_counts[MIGRATING_DIRECTORY]} replicas of this broker are: some may have been in"
+            " here. If a disk is not mounted, mount it and restart the broker. If it is lost, or the"
+            " directory is new, restart the broker as it is: the cluster knows then that nothing is in here,"
+            " and it is used"
+        )
+    count = sum(owner.replica_counts[each] for each in named)
+    names = ",".join(named)
     return (
         f"it is empty, and the cluster knows of {count} replicas of this broker in {names}, which is not"
         " here. If that disk is not mounted, mount it and restart the broker. If it is lost, restart the"

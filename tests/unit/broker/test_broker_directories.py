@@ -661,6 +661,35 @@ def test_a_cluster_of_an_older_version_goes_on(lost: str | None) -> None:
             )
 
 
+@pytest.mark.parametrize("noted", [False, True])
+def test_an_older_version_did_not_tell_of_the_directory_that_is_empty_now(noted: bool) -> None:
+    """At the first start after the upgrade a disk is not mounted: it was never told that it was there."""
+    cluster = cluster_with_records()
+    cluster.run_for(6_000 if noted else 0)
+    kill_all(cluster)
+    _as_older_versions_stored(cluster)
+    lost = [index for index in range(PARTITIONS) if path_of(cluster, 1, index) == "/y"]
+    start(cluster, 1, before=lose_y)
+    cluster.run_for(3_000)
+    assert lost
+    for index in range(PARTITIONS):
+        assert cluster.state("t", index).leader == (NO_LEADER if index in lost else 1)
+        assert (cluster.broker(1).replica("t", index) is None) == (index in lost)
+    assert [each.path for each in cluster.broker(1).log_directories.offline] == ["/y"]
+    for node_id in (2, 3):
+        start(cluster, node_id)
+    for index in lost:
+        cluster.run_until(lambda i=index: in_sync(cluster, i, 2, 3))
+        assert cluster.replica(2, "t", index).log.log_end_offset == 10
+    # The cluster knows now: the directory is a new one.
+    start(cluster, 1)
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        assert cluster.replica(1, "t", index).log.log_end_offset == 10
+        assert cluster.state("t", index).unclean_leader_epoch < 0
+    assert len(directory_ids(cluster, 1)) == 2
+
+
 def _always_out_of_range(self: ReplicaFetcher, key: Any, partition: Partition, answered: Any) -> None:
     self._cut([(key, partition, answered.log_start_offset)], fully=True)
 
