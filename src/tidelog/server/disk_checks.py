@@ -5,14 +5,15 @@ a small block of a file in every log directory is written and synced, again and 
 lasts, each time by a thread of its own that may hang. A disk with a gigabyte to sync still answers that soon
 (the file exists and keeps its size, so that no journal is waited for); one that hangs does not. Any answer
 counts, an error too: what errors mean is for others to decide. As long as all work is quick nothing is asked,
-so an idle disk is left alone.
+so an idle disk is left alone. So is one that is out of use, for it has failed or was never taken: what it
+does not answer says nothing about the broker.
 """
 
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -36,11 +37,11 @@ def write_block(folder: Path) -> None:
 
 
 class DiskChecks:
-    """The log directories of one broker; `silent_ms` is asked by the event loop."""
+    """The log directories of one broker that are `in_use`; `silent_ms` is asked by the event loop."""
 
     def __init__(
         self,
-        folders: Iterable[str],
+        in_use: Callable[[], Collection[str]],
         work_seconds: WorkSeconds,
         *,
         interval_seconds: float,
@@ -48,11 +49,23 @@ class DiskChecks:
     ) -> None:
         self._work_seconds = work_seconds
         self._interval_seconds = interval_seconds
-        self._places = [_Place(Path(folder), check) for folder in folders]
+        self._in_use = in_use
+        self._check = check
+        self._known: dict[str, _Place] = {}
+        self._places()
+
+    def _places(self) -> "list[_Place]":
+        places = []
+        for folder in self._in_use():
+            place = self._known.get(folder)
+            if place is None:
+                place = self._known[folder] = _Place(Path(folder), self._check)
+            places.append(place)
+        return places
 
     def prepare(self) -> None:
         """Make the files, blocking, while the disks answer."""
-        for place in self._places:
+        for place in self._places():
             place.answer()
 
     def silent_ms(self) -> int:
@@ -62,13 +75,13 @@ class DiskChecks:
         suspected = worked_seconds > self._interval_seconds
         seconds = [
             place.silent_seconds(now, worked_seconds, suspected, self._interval_seconds)
-            for place in self._places
+            for place in self._places()
         ]
         return int(max(seconds, default=0.0) * 1000)
 
     def hanging(self) -> list[str]:
         """The directories that are being asked and have not answered yet."""
-        return [str(place.folder) for place in self._places if place.asked_at is not None]
+        return [str(place.folder) for place in self._places() if place.asked_at is not None]
 
 
 class _Place:

@@ -189,7 +189,9 @@ class Node:
         liveness = broker.liveness
         interval_seconds = liveness.stall_ms / DISK_CHECKS_PER_STALL / 1000
         checks = DiskChecks(
-            self.settings.log_dirs, workers.longest_seconds, interval_seconds=interval_seconds
+            lambda: [each.path for each in broker.log_directories.directories],
+            workers.longest_seconds,
+            interval_seconds=interval_seconds,
         )
         checks.prepare()
         liveness.disks = checks

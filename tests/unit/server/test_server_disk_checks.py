@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.model.settings import BrokerSettings
 from tidelog.server.disk_checks import BLOCK, FILE_NAME, DiskChecks, write_block
+from tidelog.server.process import BrokerThread
 from tidelog.server.watchdog import where
 
 INTERVAL = 0.02
@@ -21,6 +23,7 @@ class Disk:
         self.answers.set()
         self.asked: list[Path] = []
         self.work_seconds = 0.0
+        self.in_use = ["/a", "/b"]
 
     def check(self, folder: Path) -> None:
         self.asked.append(folder)
@@ -29,7 +32,7 @@ class Disk:
 
     def checks(self) -> DiskChecks:
         return DiskChecks(
-            ("/a", "/b"), lambda: self.work_seconds, interval_seconds=INTERVAL, check=self.check
+            lambda: self.in_use, lambda: self.work_seconds, interval_seconds=INTERVAL, check=self.check
         )
 
 
@@ -85,11 +88,50 @@ def test_a_disk_that_hangs_is_silent_since_its_work_began_and_is_asked_once() ->
     assert checks.hanging() == []
 
 
+def test_a_directory_out_of_use_is_not_asked_and_what_it_owes_is_forgotten() -> None:
+    disk = Disk()
+    checks = disk.checks()
+    disk.answers.clear()
+    time.sleep(INTERVAL * 2)
+    disk.work_seconds = 10.0
+    checks.silent_ms()
+    assert "/b" in checks.hanging()
+    assert checks.silent_ms() > 0
+    disk.in_use.remove("/b")  # it has failed
+    asked = disk.asked.count(Path("/b"))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while disk.asked.count(Path("/a")) < 3:
+        assert time.monotonic() < deadline
+        checks.silent_ms()
+        time.sleep(INTERVAL / 4)
+    disk.work_seconds = 0.0
+    while checks.hanging():
+        assert time.monotonic() < deadline
+    assert checks.silent_ms() == 0 and disk.asked.count(Path("/b")) == asked
+    disk.answers.set()
+
+
+def test_a_broker_asks_the_directories_that_it_uses(tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    values = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(folders)}
+    thread = BrokerThread(BrokerSettings.resolve(values))
+    thread.start()
+    try:
+        assert thread.node is not None and thread.node.broker is not None
+        directories, checks = thread.node.broker.log_directories, thread.node.broker.liveness.disks
+        assert isinstance(checks, DiskChecks)
+        assert sorted(checks._in_use()) == folders
+        directories.fail(directories.directories[1], "EIO")
+        assert checks._in_use() == folders[:1]
+    finally:
+        thread.stop()
+
+
 def test_an_error_is_an_answer() -> None:
     def fail(folder: Path) -> None:
         raise OSError(f"{folder} is broken")
 
-    checks = DiskChecks(("/a",), lambda: 100.0, interval_seconds=0.0, check=fail)
+    checks = DiskChecks(lambda: ["/a"], lambda: 100.0, interval_seconds=0.0, check=fail)
     checks.prepare()
     checks.silent_ms()
     deadline = time.monotonic() + WAIT_SECONDS
