@@ -81,7 +81,7 @@ def test_what_a_leader_commits_just_before_it_stands_down_is_committed(
     world = machine.cluster
     assert isinstance(world, cluster_world.ClusterWorld)
     with world.checker.watching():
-        assert partition.advance_high_watermark(machine.clock.now_ms())
+        assert partition.advance_high_watermark()
         partition.follow(-1, partition.leader_epoch)
         world.happened(machine)
     assert world.checker.histories[partition.topic_id, 0].end == partition.log.log_end_offset

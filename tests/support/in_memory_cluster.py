@@ -44,9 +44,11 @@ class SimulatedTime:
 
     def __init__(self) -> None:
         self.time_ms = START_MS
+        #: how far somebody has set the clocks of all machines
+        self.set_ahead_ms = 0
 
     def now_ms(self) -> int:
-        return self.time_ms
+        return self.time_ms + self.set_ahead_ms
 
     def monotonic_ms(self) -> int:
         return self.time_ms

@@ -56,12 +56,12 @@ class FollowerFeed(Waiter):
 
     __slots__ = ("_broker", "_changed", "_partitions", "contact", "follower_id", "session", "waiting")
 
-    def __init__(self, broker: "Broker", session: FetchSession, follower_id: int, now_ms: int) -> None:
+    def __init__(self, broker: "Broker", session: FetchSession, follower_id: int, monotonic_ms: int) -> None:
         super().__init__()
         self._broker = broker
         self.session = session
         self.follower_id = follower_id
-        self.contact = Contact(now_ms)
+        self.contact = Contact(monotonic_ms)
         #: partitions to look at, those waited for longest first
         self._changed: dict[PartitionKey, None] = {}
         self._partitions: dict[PartitionKey, Partition] = {}
@@ -109,9 +109,9 @@ class FollowerFeed(Waiter):
 
     # -- requests
 
-    def receive(self, request: FetchRequest, now_ms: int, *, opened: bool) -> None:
+    def receive(self, request: FetchRequest, monotonic_ms: int, *, opened: bool) -> None:
         """Take in a request: where the follower stands in the partitions that it names."""
-        self.contact.last_fetch_ms = now_ms
+        self.contact.last_fetch_ms = monotonic_ms
         if self.waiting is not None:
             # A later request of the same session: the follower has more to say than to wait for.
             self._broker.parking.finish(self.waiting, expired=True)
@@ -121,7 +121,7 @@ class FollowerFeed(Waiter):
                 self._forget((topic, index))
         for topic, wanted_list in request.topics:
             for wanted in wanted_list:
-                self._stands(request, (topic, wanted.partition), wanted, now_ms)
+                self._stands(request, (topic, wanted.partition), wanted, monotonic_ms)
         if opened:
             self._changed = dict.fromkeys(self.session.partitions)
 
@@ -131,14 +131,16 @@ class FollowerFeed(Waiter):
         if partition is not None:
             partition.waiters.pop(self, None)
 
-    def _stands(self, request: FetchRequest, key: PartitionKey, wanted: FetchPartition, now_ms: int) -> None:
+    def _stands(
+        self, request: FetchRequest, key: PartitionKey, wanted: FetchPartition, monotonic_ms: int
+    ) -> None:
         self._changed[key] = None
         partition, _ = self._broker.find_partition(*key)
         if partition is not None and self._partitions.get(key) is not partition:
             self._partitions[key] = partition
             partition.waiters[self] = None
         if partition is not None:
-            note_fetch(self._broker, partition, request, wanted, now_ms, self.contact)
+            note_fetch(self._broker, partition, request, wanted, monotonic_ms, self.contact)
 
     # -- answers
 
@@ -260,13 +262,14 @@ class FollowerFeeds:
         if session is None:
             return None
         feed = session.feed
+        monotonic_ms = broker.clock.monotonic_ms()
         if feed is None:
             self.forget(request.replica_id)
             feed = session.feed = self._feeds[request.replica_id] = FollowerFeed(
-                broker, session, request.replica_id, now_ms
+                broker, session, request.replica_id, monotonic_ms
             )
         assert isinstance(feed, FollowerFeed)
-        feed.receive(request, now_ms, opened=opened)
+        feed.receive(request, monotonic_ms, opened=opened)
         rows = feed.collect(request.max_bytes)
         if rows or opened or request.max_wait_ms <= 0 or broker.parking.full:
             return feed.encode(rows, version, correlation_id)
@@ -288,7 +291,7 @@ def note_fetch(
     partition: Partition,
     request: FetchRequest,
     wanted: FetchPartition,
-    now_ms: int,
+    monotonic_ms: int,
     contact: Contact | None = None,
 ) -> None:
     """Take note of where a follower stands, if that can be believed; the watermark and the ISR may move."""
@@ -308,12 +311,12 @@ def note_fetch(
         offset,
         wanted.log_start_offset,
         end_offset=log.log_end_offset,
-        now_ms=now_ms,
+        now_ms=monotonic_ms,
         contact=contact,
     ):
         return
     broker.replication.isr_changes.consider(partition, follower_id)
-    moved = partition.advance_high_watermark(now_ms)
+    moved = partition.advance_high_watermark()
     if (moved or wanted.log_start_offset != start_before) and partition.awaited and not partition.progressing:
         broker.note_progress(partition)
 

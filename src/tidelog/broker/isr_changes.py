@@ -61,7 +61,7 @@ class IsrChanges:
     def _check(self) -> None:
         if self._stopped:
             return
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         for partition in list(self._broker.partitions.values()):
             try:
                 self._check_one(partition, now_ms)
@@ -79,7 +79,7 @@ class IsrChanges:
             self._propose(partition, replicas.isr - fallen)
         self.consider_all(partition)
         # Somebody outside the ISR who was waited for may have been given up by now.
-        moved = partition.advance_high_watermark(now_ms)
+        moved = partition.advance_high_watermark()
         if (moved or partition.commits) and partition.awaited and not partition.progressing:
             broker.note_progress(partition)
 
@@ -94,7 +94,7 @@ class IsrChanges:
         replicas = partition.replicas
         if replicas is None or len(replicas.isr) == replicas.replica_count:
             return
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         for follower_id, follower in replicas.followers.items():
             contact = follower.contact
             if contact is not None and now_ms - contact.last_fetch_ms <= replicas.lag_max_ms:

@@ -69,6 +69,7 @@ class Partition:
         "leader_id",
         "leads",
         "log",
+        "monotonic_ms",
         "on_fault",
         "plain",
         "progressing",
@@ -97,6 +98,7 @@ class Partition:
         high_watermark: int = 0,
         walk_always: bool = False,
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+        monotonic_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -112,6 +114,7 @@ class Partition:
         self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         self.walk_always = walk_always
         self.decompressed_bytes_max = decompressed_bytes_max
+        self.monotonic_ms = monotonic_ms
         self.waiters: dict[Waiter, None] = {}
         #: who waits for the high watermark to pass an offset, in the order of the offsets
         self.commits: deque[tuple[int, Waiter]] | tuple[()] = ()
@@ -147,7 +150,7 @@ class Partition:
 
     # -- the role
 
-    def lead(self, node_id: int, leader_epoch: int, replicas: LeaderReplicas | None, now_ms: int) -> bool:
+    def lead(self, node_id: int, leader_epoch: int, replicas: LeaderReplicas | None) -> bool:
         """Lead the partition, or go on with other replicas; say whether the high watermark moved."""
         if leader_epoch > self.leader_epoch or not self.leads:
             self.log.begin_epoch(leader_epoch)
@@ -155,7 +158,7 @@ class Partition:
         self.leader_id = node_id
         self.leader_epoch = leader_epoch
         self.replicas = replicas
-        return self.advance_high_watermark(now_ms)
+        return self.advance_high_watermark()
 
     def follow(self, leader_id: int, leader_epoch: int) -> None:
         """Follow a leader; NO_LEADER while there is none."""
@@ -164,12 +167,12 @@ class Partition:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
 
-    def advance_high_watermark(self, now_ms: int) -> bool:
+    def advance_high_watermark(self) -> bool:
         """As leader: move the high watermark as far as the replicas allow; say whether it moved."""
         end_offset = self.log.log_end_offset
         if self.replicas is not None:
             end_offset = self.replicas.watermark(
-                self.high_watermark, end_offset, self.config.min_insync_replicas, now_ms
+                self.high_watermark, end_offset, self.config.min_insync_replicas, self.monotonic_ms
             )
         if end_offset <= self.high_watermark:
             return False
@@ -363,7 +366,7 @@ class Partition:
             self.high_watermark = end_offset
         else:
             replicas.appending(base_offset)
-            self.advance_high_watermark(now_ms)
+            self.advance_high_watermark()
         self.appended_bytes += size_bytes
         flush_to = self._flush_due(end_offset - base_offset, now_ms) if self.flushes else -1
         return Appended(base_offset, log_append_time_ms, flush_to)
@@ -399,17 +402,17 @@ class Partition:
             log.append_many(views, ends, leader_epoch, now_ms)
         except OSError as fault:
             return self._not_written(fault)
-        self._appended(offsets[0], now_ms)
+        self._appended(offsets[0])
         self.appended_bytes += size_bytes
         return offsets
 
-    def _appended(self, base_offset: int, now_ms: int) -> None:
+    def _appended(self, base_offset: int) -> None:
         """The log has grown from `base_offset`."""
         if self.replicas is None:
             self.high_watermark = self.log.log_end_offset
         else:
             self.replicas.appending(base_offset)
-            self.advance_high_watermark(now_ms)
+            self.advance_high_watermark()
 
     def _flush_due(self, messages: int, now_ms: int) -> int:
         """Count what is not on the disk yet; return the offset to flush to when the count is due."""
@@ -481,7 +484,7 @@ class Partition:
             self.log.append(memoryview(batch), header, base_offset, self.leader_epoch, now_ms)
         except OSError as fault:
             return self._not_written(fault)
-        self._appended(base_offset, now_ms)
+        self._appended(base_offset)
         self.appended_bytes += len(batch)
         if self.flushes:
             self._flush_due(1, now_ms)

@@ -365,6 +365,7 @@ class Replication:
             high_watermark=broker.log_directories.high_watermark(place),
             walk_always=broker.settings.get_str("tidelog.validate.records") == "always",
             decompressed_bytes_max=broker.settings.get_int("tidelog.decompressed.bytes.max"),
+            monotonic_ms=broker.clock.monotonic_ms,
         )
         partition.on_fault = broker.directory_failures.noticed
         self._doubt_if_short(place, partition, state)
@@ -399,7 +400,7 @@ class Replication:
     def learn(self, partition: Partition, state: PartitionImage) -> None:
         """Lead a partition; or, leading it already, take over a newer record of it."""
         broker = self._broker
-        now_ms = broker.clock.now_ms()
+        now_ms = broker.clock.monotonic_ms()
         was_leading, old_epoch = partition.leads, partition.leader_epoch
         end_offset = partition.log.log_end_offset
         replicas = partition.replicas
@@ -421,7 +422,7 @@ class Replication:
             broker.metrics.traffic.settle(partition)
             self._stop_fetching(partition)
             del broker.followed[partition.topic, partition.index]
-        partition.lead(broker.node_id, state.leader_epoch, replicas, now_ms)
+        partition.lead(broker.node_id, state.leader_epoch, replicas)
         broker.partitions[partition.topic, partition.index] = partition
         if not was_leading or old_epoch != state.leader_epoch:
             # A coordinator that goes on with a newer epoch keeps what it has: its log is the same.
@@ -559,7 +560,7 @@ class Replication:
             partition = broker.replica(topic.name, index)
             if partition is not None and partition.config != config:
                 partition.reconfigure(config)
-                if partition.leads and partition.advance_high_watermark(broker.clock.now_ms()):
+                if partition.leads and partition.advance_high_watermark():
                     broker.note_progress(partition)
 
     # -- cutting and checkpoints

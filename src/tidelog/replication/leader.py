@@ -12,8 +12,9 @@ A follower is caught up at the latest moment at which its end was the leader's. 
 that moment is longer ago than `replica.lag.time.max.ms` and its end is still behind; it may join when it
 holds everything committed and everything from before this leadership.
 
-Time, ends and who is alive are arguments. `partition_epoch` is the version of the partition's record that all
-of this is based on: an ISR change is proposed under it, and an older record changes nothing.
+Time, ends and who is alive are arguments. Time is monotonic: a clock that is set must neither empty an ISR
+nor keep somebody in it. `partition_epoch` is the version of the partition's record that all of this is based
+on: an ISR change is proposed under it, and an older record changes nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from tidelog.model.image import PartitionImage
 UNKNOWN = -1
 NEVER_MS = -(1 << 62)
 
+MonotonicMs = Callable[[], int]
 Eligible = Callable[[int, int], bool]
 """Whether a broker that fetched under this broker epoch may join an ISR: that life of it goes on."""
 
@@ -197,8 +199,10 @@ class LeaderReplicas:
             if contact is not None and follower.log_end_offset >= end_offset:
                 follower.last_caught_up_ms = max(follower.last_caught_up_ms, contact.last_fetch_ms)
 
-    def watermark(self, high_watermark: int, end_offset: int, min_insync_replicas: int, now_ms: int) -> int:
-        """The high watermark now; never less than it was."""
+    def watermark(
+        self, high_watermark: int, end_offset: int, min_insync_replicas: int, monotonic_ms: MonotonicMs
+    ) -> int:
+        """The high watermark now; never less than it was. The time is asked for only if it matters."""
         isr = self.isr
         if self.elr or (len(isr) < min_insync_replicas and self.under_min_isr(min_insync_replicas)):
             return high_watermark
@@ -207,14 +211,14 @@ class LeaderReplicas:
         lowest = end_offset
         for broker_id, follower in self.followers.items():
             end = follower.log_end_offset
-            if end < lowest and (broker_id in isr or self._about_to_join(follower, end_offset, now_ms)):
+            if end < lowest and (broker_id in isr or self._about_to_join(follower, end_offset, monotonic_ms)):
                 lowest = end
         return max(lowest, high_watermark)
 
-    def _about_to_join(self, follower: Follower, end_offset: int, now_ms: int) -> bool:
+    def _about_to_join(self, follower: Follower, end_offset: int, monotonic_ms: MonotonicMs) -> bool:
         return (
             follower.log_end_offset >= 0
-            and follower.is_caught_up(end_offset, now_ms, self.lag_max_ms)
+            and follower.is_caught_up(end_offset, monotonic_ms(), self.lag_max_ms)
             and self._eligible(follower.broker_id, follower.broker_epoch)
         )
 

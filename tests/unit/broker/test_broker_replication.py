@@ -756,3 +756,29 @@ def test_power_cuts_one_at_a_time_lose_nothing_acknowledged(seed: int) -> None:
             if produced and produced.error is ErrorCode.NONE:
                 assert value in before, f"{value!r} is lost"
         cluster.run_until(same_everywhere(cluster, "t"))
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_set_changes_no_isr(step_ms: int) -> None:
+    """Forward, nobody falls out who is a moment behind; back, nobody stays who has not fetched for long."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("t")
+    cluster.run_until(lambda: cluster.leader("t") and len(cluster.state("t").isr) == 3)
+    leader = cluster.leader("t")
+    assert leader is not None
+    follower = next(
+        node.node_id for node in cluster.nodes.values() if node not in (leader, cluster.controller)
+    )
+    produced = cluster.produce(leader.node_id, "t", b"a")
+    cluster.run_until(lambda: produced)
+    cluster.cut(leader.node_id, follower)
+    produced = cluster.produce(leader.node_id, "t", b"b", acks=1)
+    cluster.run_until(lambda: produced)
+    cluster.clock.set_ahead_ms = step_ms
+    replicas = cluster.replica(leader.node_id, "t").replicas
+    assert replicas is not None
+    leader.broker.replication.isr_changes._check()
+    assert replicas.pending_isr is None and len(replicas.isr) == 3
+    cluster.run_until(lambda: follower not in cluster.state("t").isr, timeout_ms=50_000)
+    cluster.heal()
+    cluster.run_until(lambda: follower in cluster.state("t").isr)

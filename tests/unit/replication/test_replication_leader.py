@@ -1,5 +1,7 @@
 """What a leader concludes from the fetches of its followers."""
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +26,10 @@ def replicas(
     )
 
 
+def at(now_ms: int) -> Callable[[], int]:
+    return lambda: now_ms
+
+
 def fetch(
     leader: LeaderReplicas, broker_id: int, offset: int, end_offset: int, now_ms: int, **more: object
 ) -> bool:
@@ -40,35 +46,35 @@ def fetch(
 
 def test_the_watermark_is_the_smallest_end_in_the_isr() -> None:
     leader = replicas()
-    assert leader.watermark(0, 10, 1, 0) == 0, "nobody has fetched yet"
+    assert leader.watermark(0, 10, 1, at(0)) == 0, "nobody has fetched yet"
     fetch(leader, 2, 10, 10, 1)
-    assert leader.watermark(0, 10, 1, 1) == 0
+    assert leader.watermark(0, 10, 1, at(1)) == 0
     fetch(leader, 3, 8, 10, 2)
-    assert leader.watermark(0, 10, 1, 2) == 8
-    assert leader.watermark(9, 10, 1, 2) == 9, "it never goes back"
+    assert leader.watermark(0, 10, 1, at(2)) == 8
+    assert leader.watermark(9, 10, 1, at(2)) == 9, "it never goes back"
 
 
 def test_nobody_outside_the_isr_holds_the_watermark_unless_it_is_about_to_join() -> None:
     leader = replicas((1, 2))
     fetch(leader, 2, 10, 10, 1)
     fetch(leader, 3, 4, 10, 1)
-    assert leader.watermark(0, 10, 1, 1) == 10
+    assert leader.watermark(0, 10, 1, at(1)) == 10
     fetch(leader, 3, 10, 10, 2)
     leader.appending(10)
     fetch(leader, 2, 12, 12, 3)
     # 3 was caught up a moment ago and may join: it is waited for.
-    assert leader.watermark(10, 12, 1, 3) == 10
-    assert leader.watermark(10, 12, 1, 3 + LAG_MS) == 12
+    assert leader.watermark(10, 12, 1, at(3)) == 10
+    assert leader.watermark(10, 12, 1, at(3 + LAG_MS)) == 12
     dead = replicas((1, 2), alive={2})
     fetch(dead, 3, 10, 10, 2)
     fetch(dead, 2, 12, 12, 3)
-    assert dead.watermark(10, 12, 1, 3) == 12
+    assert dead.watermark(10, 12, 1, at(3)) == 12
 
 
 def test_too_few_in_sync_commit_nothing() -> None:
     leader = replicas((1,))
-    assert leader.under_min_isr(2) and leader.watermark(3, 10, 2, 0) == 3
-    assert not leader.under_min_isr(1) and leader.watermark(3, 10, 1, 0) == 10
+    assert leader.under_min_isr(2) and leader.watermark(3, 10, 2, at(0)) == 3
+    assert not leader.under_min_isr(1) and leader.watermark(3, 10, 1, at(0)) == 10
     # More than there are replicas cannot be asked for.
     assert replicas().effective_min_isr(5) == 3 and not replicas().under_min_isr(5)
 
@@ -82,9 +88,9 @@ def test_a_pending_member_counts_before_the_controller_has_decided() -> None:
     assert not leader.may_join(3, 10), "one change at a time"
     assert leader.maximal_isr == {1, 2, 3} and leader.isr == {1, 2}
     fetch(leader, 2, 20, 20, 2)
-    assert leader.watermark(10, 20, 1, 10 * LAG_MS) == 10
+    assert leader.watermark(10, 20, 1, at(10 * LAG_MS)) == 10
     leader.take_back()
-    assert leader.watermark(10, 20, 1, 10 * LAG_MS) == 20
+    assert leader.watermark(10, 20, 1, at(10 * LAG_MS)) == 20
 
 
 def test_who_shrinks_the_isr_waits_for_both_until_it_is_decided() -> None:
@@ -95,10 +101,10 @@ def test_who_shrinks_the_isr_waits_for_both_until_it_is_decided() -> None:
     assert leader.fallen_behind(12, LAG_MS + 1) == {3}
     leader.propose(leader.isr - {3})
     assert leader.fallen_behind(12, LAG_MS + 1) == frozenset()
-    assert leader.watermark(0, 12, 1, LAG_MS + 1) == 0
+    assert leader.watermark(0, 12, 1, at(LAG_MS + 1)) == 0
     state = PartitionImage(1, 5, (1, 2, 3), (1, 2), 8)
     assert leader.update(state, epoch_start_offset=12, now_ms=LAG_MS + 2)
-    assert leader.watermark(0, 12, 1, LAG_MS + 2) == 12
+    assert leader.watermark(0, 12, 1, at(LAG_MS + 2)) == 12
     assert not leader.update(PartitionImage(1, 5, (1, 2, 3), (1, 2, 3), 7), epoch_start_offset=12, now_ms=0)
     assert leader.isr == {1, 2}, "an older record changes nothing"
 
@@ -146,7 +152,7 @@ def test_a_new_epoch_of_the_same_leader_keeps_what_is_known() -> None:
     fetch(leader, 3, 6, 10, 1)
     leader.update(PartitionImage(1, 6, (1, 2, 3), (1, 2), 8), epoch_start_offset=10, now_ms=500)
     assert leader.followers[2].log_end_offset == 10
-    assert leader.watermark(0, 10, 1, 500) == 10
+    assert leader.watermark(0, 10, 1, at(500)) == 10
     leader.update(PartitionImage(1, 6, (1, 2, 4), (1, 2), 9), epoch_start_offset=10, now_ms=500)
     assert sorted(leader.followers) == [2, 4]
 
@@ -170,5 +176,5 @@ def test_below_the_watermark_everything_is_in_every_log_of_the_isr(
         now_ms += wait_ms
         fetch(leader, broker_id, offset, 20, now_ms)
         best[broker_id] = max(best[broker_id], offset)
-        high_watermark = leader.watermark(high_watermark, 20, 2, now_ms)
+        high_watermark = leader.watermark(high_watermark, 20, 2, at(now_ms))
         assert high_watermark <= max(0, min(best.values()))

@@ -381,7 +381,7 @@ def _handle_follower(
             if partition is None:
                 rows.append(Fetched(wanted.partition, error))
                 continue
-            note_fetch(broker, partition, request, wanted, now_ms)
+            note_fetch(broker, partition, request, wanted, broker.clock.monotonic_ms())
             fetched = fetch_for_follower(
                 partition, request.replica_id, wanted, remaining - sent_bytes, at_least_one=sent_bytes == 0
             )
