@@ -166,7 +166,8 @@ class Directories:
                 disk.remove_tree(path)
             elif disk.exists(path):
                 log_dirs.append(path)
-                path += "+"
+                while disk.exists(path):
+                    path += "+"
             disk.put_in(path, taken)
             log_dirs.append(path)
             world.say(f"broker {machine.node_id} finds its directory {path} again")
