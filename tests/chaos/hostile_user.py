@@ -27,7 +27,7 @@ from kafka_wire import frame
 from largest_requests import KIO_VERSION_MAX, LargestRequest
 
 from tidelog.protocol.apis import APIS, FETCH, PRODUCE, Api, Stage
-from tidelog.protocol.primitives import PARTITIONS_MAX, STRING_BYTES_MAX
+from tidelog.protocol.primitives import PARTITIONS_MAX, PRODUCED_PARTITIONS_MAX, STRING_BYTES_MAX
 
 #: the bounds that docs/security.md states
 METADATA_MS_MAX = 250
@@ -65,9 +65,10 @@ class Requests:
         self.api, self.version, self._scale = api, version, scale
         self._room = frame_bytes_max - 64
         self._flexible = api.flexible(version)
-        elements = scale.partitions_max if api.key in (PRODUCE, FETCH) else scale.elements_max
-        self._elements_max = elements
-        self._elements_limit = PARTITIONS_MAX if api.key in (PRODUCE, FETCH) else ELEMENTS_MAX
+        limits = {PRODUCE: PRODUCED_PARTITIONS_MAX, FETCH: PARTITIONS_MAX}
+        self._elements_limit = limits.get(api.key, ELEMENTS_MAX)
+        wanted = scale.partitions_max if api.key in limits else scale.elements_max
+        self._elements_max = min(wanted, self._elements_limit)
 
     def _body(self, text: bytes = b"", **sizes: int) -> LargestRequest:
         return LargestRequest(self.api.module, self.version, text=text, **sizes)

@@ -16,8 +16,10 @@ INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
 
 NO_TAGS = b"\x00"
-#: topics and partitions that one Produce or Fetch request may name; no broker leads as many
+#: topics and partitions that one Fetch request may name; no broker leads as many
 PARTITIONS_MAX = 50_000
+#: the same for Produce: with a batch for each, more than clients put into a request by default
+PRODUCED_PARTITIONS_MAX = 20_000
 #: tagged fields in one place; the protocol has a handful
 TAGS_MAX = 1_000
 #: the longest string in bytes, in every version: what a 16-bit length can say, and what we could send back
@@ -139,7 +141,7 @@ def read_uuid(buffer: memoryview, position: int) -> tuple[UUID, int]:
 
 def too_many_partitions() -> MalformedRequest:
     """What a request that names more than anybody needs is refused with."""
-    return MalformedRequest(f"more than {PARTITIONS_MAX} topics and partitions")
+    return MalformedRequest("more topics and partitions than one request may name")
 
 
 def skip_tags(buffer: memoryview, position: int) -> int:

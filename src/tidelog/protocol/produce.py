@@ -23,7 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
-    PARTITIONS_MAX,
+    PRODUCED_PARTITIONS_MAX,
     MalformedRequest,
     checked_slice,
     compact_nullable_string,
@@ -92,7 +92,7 @@ def _decode(buffer: memoryview, position: int, version: int) -> ProduceRequest:
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, position)
     topic_count, position = read_array_length(buffer, position + 6)
     topics: list[ProduceTopic] = []
-    left = PARTITIONS_MAX - topic_count
+    left = PRODUCED_PARTITIONS_MAX - topic_count
     for _ in paced(range(topic_count)):
         name, position = read_string(buffer, position)
         partition_count, position = read_array_length(buffer, position)
@@ -120,7 +120,7 @@ def _decode_flexible(buffer: memoryview, position: int, version: int) -> Produce
     topic_count, position = read_compact_array_length(buffer, position + 6)
     topics: list[ProduceTopic] = []
     topic: str | UUID
-    left = PARTITIONS_MAX - topic_count
+    left = PRODUCED_PARTITIONS_MAX - topic_count
     size, unpack_index = len(buffer), INT32.unpack_from
     for _ in paced(range(topic_count)):
         if version >= FIRST_TOPIC_ID:
