@@ -127,6 +127,7 @@ class DirectoryFailures:
             if directories.directory_of(place) is directory:
                 broker.replication.take_offline(partition, directory.directory_id, announced.get(place))
         directories.fail(directory, reason)
+        broker.background.run(lambda: directories.note_failure(directory), lambda _: None)
         self._untold.append(directory.directory_id)
         self._tell()
         timeout_ms = broker.settings.get_int("log.dir.failure.timeout.ms")

@@ -6,6 +6,7 @@ A data directory holds, under Kafka's names:
     meta.properties                     version, cluster.id, node.id, directory.id: whose data this is
     .kafka_cleanshutdown                written by a clean stop and removed by the next start
     boot-id                             on which boot of the machine the logs were written (see boot_id)
+    failed-directories                  which other directories failed in use, and are in doubt (see boot_id)
     recovery-point-offset-checkpoint    up to where each log was flushed
     log-start-offset-checkpoint         where each log starts, if that is not the start of a segment
     replication-offset-checkpoint       the high watermark of each partition
@@ -37,7 +38,7 @@ from tidelog.model.identifiers import (
 )
 from tidelog.model.log_config import LogConfig
 from tidelog.storage import checkpoints
-from tidelog.storage.boot_id import forget_boot_id, note_boot_id
+from tidelog.storage.boot_id import forget_boot_id, note_boot_id, note_failed, read_failed
 from tidelog.storage.disk import Disk
 from tidelog.storage.future_log import (
     FUTURE_SUFFIX,
@@ -204,13 +205,28 @@ class LogDirectories:
 
     def note_boot(self) -> None:
         """The cluster knows what the logs may have lost: from here on they are as good as any."""
-        for directory in self.directories:
-            if directory.doubtful:
-                continue
+        trusted = [directory for directory in self.directories if not directory.doubtful]
+        for directory in trusted:
             try:
                 note_boot_id(self._disk, directory.path)
             except OSError as error:
                 logger.warning("the boot id could not be written: %s", error)
+        self._note_failed(set(), {directory.directory_id for directory in trusted})
+
+    def _note_failed(self, more: set[str], fewer: set[str]) -> None:
+        """Change what the directories in use note of those that failed."""
+        for directory in list(self.directories):
+            try:
+                noted = read_failed(self._disk, directory.path)
+                if noted != (noted | more) - fewer:
+                    note_failed(self._disk, directory.path, (noted | more) - fewer)
+            except OSError as error:
+                logger.warning("the failed directories could not be noted: %s", error)
+
+    def note_failure(self, directory: LogDirectory) -> None:
+        """Let the next start know that a directory failed; may run in a worker thread, which may hang."""
+        self._note_failed({directory.directory_id}, set())
+        self.doubt(directory)
 
     def sync_failed(self, topic_partition: TopicPartition) -> None:
         """A sync failed: what is behind the recovery point may be lost though the machine goes on."""
@@ -456,7 +472,8 @@ class LogDirectories:
     def fail(self, directory: LogDirectory, reason: str) -> list[TopicPartition]:
         """Use a data directory no more, whose disk has failed; return the logs that were in it.
 
-        Nothing is written to it: the next start recovers its logs. The lock stays, as files may be open.
+        No log is written: the next start recovers them (`note_failure` has it know). The lock stays, as files
+        may be open.
         """
         gone = [place for place, found in self._directory_of.items() if found is directory]
         for place in gone:

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 from tidelog.model.identifiers import MIGRATING_DIRECTORY, TopicPartition
 from tidelog.storage import checkpoints
-from tidelog.storage.boot_id import kept_its_end, note_boot_id
+from tidelog.storage.boot_id import kept_its_end, note_boot_id, read_failed
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.partition_metadata import encode_topic_id
 
@@ -167,11 +167,25 @@ def open_directories(
             raise LogDirectoryUnusable(f"log.dirs: {offline[0].path}: {offline[0].reason}")
         if not opened:
             raise LogDirectoryUnusable("log.dirs names no directory")
+        _distrust_failed(disk, opened)
     except LogDirectoryUnusable:
         for each in found:
             each.lock.close()
         raise
     return opened, offline
+
+
+def _distrust_failed(disk: Disk, opened: list[LogDirectory]) -> None:
+    """A directory that failed in an earlier life may have lost what it took, whatever it says itself."""
+    failed: set[str] = set()
+    for directory in opened:
+        try:
+            failed |= read_failed(disk, directory.path)
+        except OSError as error:
+            logger.warning("the failed directories cannot be read: %s", error)
+    for directory in opened:
+        if directory.directory_id in failed:
+            directory.kept_its_end = False
 
 
 def _find(disk: Disk, path: str, owner: Owner) -> _Found:

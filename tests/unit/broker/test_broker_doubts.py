@@ -21,7 +21,7 @@ from test_broker_directories import (
 from tidelog.controller.commands import ElectionType, ElectLeaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
-from tidelog.storage.boot_id import BOOT_ID
+from tidelog.storage.boot_id import BOOT_ID, FAILED_DIRECTORIES
 from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offsets
 from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.log_directory import CLEAN_SHUTDOWN
@@ -300,3 +300,54 @@ def test_a_directory_in_doubt_stays_so_when_the_broker_is_registered() -> None:
     node.broker.log_directories.sync_failed(T0)
     cluster.run_until(lambda: node.registered)
     assert not node.disk.exists(f"/data/{BOOT_ID}")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_a_directory_that_failed_is_in_doubt_at_the_next_start(number: int) -> None:
+    """The disk takes no change, so its boot id stays; it is unmounted, loses what it had not written, and is
+    mounted again. Nothing of this is a restart of the machine."""
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    path = path_of(cluster, 1, 0)
+    other = "/x" if path == "/y" else "/y"
+    node = cluster.nodes[1]
+    node.disk.fail_directory(path, number)
+    cluster.broker(1).directory_failures.failed(
+        cluster.broker(1).log_directories.directory_of(T0), "the disk is broken"
+    )
+    cluster.run_for(1_000)
+    kill_all(cluster)
+
+    def lose_the_end(disk: SimulatedDisk) -> None:
+        assert disk.exists(f"{path}/{BOOT_ID}") and disk.exists(f"{other}/{FAILED_DIRECTORIES}")
+        shorten(disk, path)
+        disk.remove(f"{path}/{REPLICATION_OFFSET_CHECKPOINT}")
+
+    node = start(cluster, 1, before=lose_the_end)
+    assert not node.broker.log_directories.kept_their_ends
+    assert cluster.state("t").leader == NO_LEADER
+    assert not node.disk.exists(f"{other}/{FAILED_DIRECTORIES}"), "the cluster knows"
+    for node_id in (2, 3):
+        start(cluster, node_id)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
+    node = start(cluster, 1)
+    assert node.broker.log_directories.kept_their_ends
+
+
+def test_a_directory_that_failed_is_in_doubt_whenever_it_comes_back() -> None:
+    cluster = cluster_with_records()
+    path = path_of(cluster, 1, 0)
+    other = "/x" if path == "/y" else "/y"
+    broker = cluster.broker(1)
+    broker.directory_failures.failed(broker.log_directories.directory_of(T0), "the disk is broken")
+    cluster.run_for(1_000)
+    assert not cluster.nodes[1].disk.exists(f"{path}/{BOOT_ID}")
+    for _ in range(2):
+        node = start(cluster, 1, log_dirs=other)
+        assert node.broker.log_directories.kept_their_ends
+        assert node.disk.exists(f"{other}/{FAILED_DIRECTORIES}")
+    node = start(cluster, 1, log_dirs="/x,/y")
+    assert not node.broker.log_directories.kept_their_ends
+    assert not node.disk.exists(f"{other}/{FAILED_DIRECTORIES}")
+    for index in range(PARTITIONS):
+        cluster.run_until(lambda i=index: in_sync(cluster, i))
