@@ -61,7 +61,7 @@ def _leader_behind(monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> tupl
     partition = leader.broker.partitions["t", 0]
     assert world.run_until(lambda: partition.high_watermark == partition.log.log_end_offset, 10_000)
     with monkeypatch.context() as held:
-        held.setattr(Partition, "advance_high_watermark", lambda self, now_ms: False)
+        held.setattr(Partition, "advance_high_watermark", lambda self: False)
         others = [node_id for node_id in world.machines if node_id != leader.node_id]
         if not replicated:
             world.network.cuts.update((leader.node_id, other) for other in others)
