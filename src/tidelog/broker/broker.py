@@ -233,16 +233,7 @@ class Broker:
         self.liveness.on_lapse = self._lapse
         self.liveness.end_session = self.metadata.end_session
         image = self.metadata.load()
-        self.log_directories = LogDirectories.open(
-            self.disk,
-            self.settings.log_dirs,
-            cluster_id=image.cluster_id,
-            node_id=self.node_id,
-            replica_counts=replica_counts(image, self.node_id),
-            lost=self.settings.get_list("tidelog.lost.directories"),
-        )
-        for offline in self.log_directories.offline:
-            log.error("log.dirs: %s is offline: %s", offline.path, offline.reason)
+        self._open_directories(image)
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
         self._adopt_settings(image)
         if self.settings.get("authorizer.class.name"):
@@ -274,6 +265,24 @@ class Broker:
 
     def _open_configured_store(self) -> CoordinationStore:
         return opening.open_store(self.static_settings)
+
+    def _open_directories(self, image: ClusterImage) -> None:
+        self.log_directories = LogDirectories.open(
+            self.disk,
+            self.settings.log_dirs,
+            cluster_id=image.cluster_id,
+            node_id=self.node_id,
+            replica_counts=replica_counts(image, self.node_id),
+            lost=self.settings.get_list("tidelog.lost.directories"),
+        )
+        # One that is there now is none of them, should it fail later.
+        self.placements.given_up = tuple(
+            each
+            for each in self.settings.get_list("tidelog.lost.directories")
+            if self.log_directories.directory_by_id(each) is None
+        )
+        for offline in self.log_directories.offline:
+            log.error("log.dirs: %s is offline: %s", offline.path, offline.reason)
 
     def _set_strays_aside(self, image: ClusterImage) -> None:
         """Take logs out of the way that belong to no topic, or to a deleted one of the same name.
@@ -347,6 +356,7 @@ class Broker:
             len(directories.offline),
             self.placements.at_start(self.image),
             unclean_shutdown=self._ends_in_doubt,
+            lost_directories=self.placements.given_up,
         )
 
     def hand_over(self, then: Callable[[], None]) -> None:

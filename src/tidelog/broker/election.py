@@ -79,6 +79,8 @@ def encode_live(broker: LiveBroker) -> bytes:
         "disk_id": broker.directories[0] if broker.directories else "",
         "unclean_shutdown": broker.unclean_shutdown,
     }
+    if broker.lost_directories:
+        fields["lost_directories"] = broker.lost_directories
     if broker.placements:
         placements: dict[str, dict[str, list[int]]] = {}
         doubtful: dict[str, list[int]] = {}
@@ -114,6 +116,7 @@ def decode_live(entry: Entry) -> LiveBroker:
                 for partition in partitions
             ),
             bool(fields.get("unclean_shutdown", False)),
+            tuple(str(each) for each in fields.get("lost_directories", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetadataCorruptError(f"the registration {entry.key!r} cannot be read: {error!r}") from error

@@ -76,6 +76,8 @@ class Registration(NamedTuple):
     placements: tuple[ReplicaPlacement, ...] = ()
     #: the logs may have lost their ends before this process began
     unclean_shutdown: bool = False
+    #: directories that somebody has given up
+    lost_directories: tuple[str, ...] = ()
 
 
 class NotYet(NamedTuple):

@@ -61,6 +61,8 @@ class Placements:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        #: directories of which somebody says that they are lost, and that are not here
+        self.given_up: tuple[str, ...] = ()
         self._waiting: dict[TopicPartition, None] = {}
         #: replicas on their way: the directory that shall be known before they arrive, and who waits for that
         self._expected: dict[TopicPartition, tuple[str, Callable[[], None]]] = {}

@@ -433,6 +433,9 @@ def decommission(
     possible. A broker that is alive is emptied; stop it then and run the command again, which unregisters
     it. Without --execute the plan is only shown.
 
+    Partitions without a leader cannot be moved. Where they wait for BROKER, and it never returns, elect
+    for them first ('tidelog cluster elect --unclean'): what only BROKER has is given up by that.
+
     \b
     Examples:
       tidelog cluster decommission 3

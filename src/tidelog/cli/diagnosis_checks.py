@@ -23,7 +23,7 @@ from tidelog.cli.diagnosis import (
     warning,
 )
 from tidelog.cli.diagnosis_storage import cuts, disks
-from tidelog.cli.eligible_leaders import awaited_by
+from tidelog.cli.eligible_leaders import awaited_by, without_directory_by
 
 REPLICAS_WANTED = 3
 LEADER_IMBALANCE_PERCENT = 10
@@ -171,17 +171,13 @@ def partitions(seen: Examination) -> list[Finding]:
     ]
     found = []
     if offline:
-        awaited = awaited_by(offline, {broker.id for broker in seen.alive})
-        missing = _named(awaited) if awaited else _missing(offline)
         names = [partition.name for partition in offline]
         found.append(
             problem(
                 "partitions",
                 f"{counted(len(offline), 'partition')} without a leader, neither read nor written:"
                 f" {some(names)}",
-                f"start the brokers that hold their replicas: {missing}; only if those are"
-                f" lost for good: tidelog cluster elect --unclean {_election_of(offline)}, which takes the"
-                " longest log there is, and begins an empty one where there is none",
+                _to_lead_again(offline, {broker.id for broker in seen.alive}),
                 *names,
             )
         )
@@ -215,6 +211,25 @@ def partitions(seen: Examination) -> list[Finding]:
             )
         )
     return found
+
+
+def _to_lead_again(offline: list[SeenPartition], alive: set[int]) -> str:
+    """What brings leaders back: brokers that are away, directories of brokers that are there, an election."""
+    awaited, without = awaited_by(offline, alive), without_directory_by(offline, alive)
+    steps = []
+    if awaited or not without:
+        missing = _named(awaited) if awaited else _missing(offline)
+        steps.append(f"start the brokers that hold their replicas: {missing}")
+    if without:
+        steps.append(
+            f"mount the log directory that is not there on {_named(without)}, and restart it; if the"
+            " directory is lost for good restart with its id in tidelog.lost.directories"
+        )
+    return (
+        f"{'; '.join(steps)}; only if those are lost for good: tidelog cluster elect --unclean"
+        f" {_election_of(offline)}, which takes the longest log there is, and begins an empty one where there"
+        " is none"
+    )
 
 
 def _election_of(offline: list[SeenPartition]) -> str:

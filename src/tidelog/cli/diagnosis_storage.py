@@ -1,6 +1,17 @@
 """The checks of `tidelog doctor` about log directories and replicas that do not follow their leader."""
 
-from tidelog.cli.diagnosis import Examination, Finding, counted, ok, problem, some, warning
+from collections.abc import Sequence
+
+from tidelog.cli.diagnosis import (
+    Examination,
+    Finding,
+    SeenRefusedCut,
+    counted,
+    ok,
+    problem,
+    some,
+    warning,
+)
 from tidelog.cli.output import bytes_text
 
 DISK_WARNING_PERCENT = 15
@@ -58,15 +69,26 @@ def disks(seen: Examination) -> list[Finding]:
 
 def cuts(seen: Examination) -> list[Finding]:
     """No follower would lose committed records by following its leader."""
+    refused = seen.background.refused_cuts
     return [
         problem(
             "committed records",
             f"broker {cut.broker} does not follow {cut.partition}: its leader, broker {cut.leader}, lacks the"
             f" committed records {cut.offset} to {cut.high_watermark - 1} though it was elected cleanly",
-            f"to keep them: stop broker {cut.leader}, then 'tidelog cluster elect --unclean' for the"
-            f" partition. To give them up: take the replica away from broker {cut.broker} and give it back"
-            " ('tidelog cluster reassign')",
+            f"to keep them: stop {_followers(cut, refused, seen)}, then 'tidelog cluster elect --unclean' for"
+            " the partition, and start them again when it is led: of what is alive the newest log is elected,"
+            " so nobody may be there that follows this leader. To give the records up: take the replica away"
+            f" from broker {cut.broker} and give it back ('tidelog cluster reassign')",
             cut.partition,
         )
-        for cut in seen.background.refused_cuts
+        for cut in refused
     ]
+
+
+def _followers(cut: SeenRefusedCut, refused: Sequence[SeenRefusedCut], seen: Examination) -> str:
+    """The brokers whose logs are as their leader's, the leader first: all but those that refuse to follow."""
+    steadfast = {other.broker for other in refused if other.partition == cut.partition}
+    replicas = next((each.replicas for each in seen.partitions if each.name == cut.partition), ())
+    others = [broker for broker in replicas if broker not in steadfast and broker != cut.leader]
+    names = [str(broker) for broker in (cut.leader, *others)]
+    return f"broker {names[0]}" if not others else f"the brokers {', '.join(names[:-1])} and {names[-1]}"

@@ -283,7 +283,7 @@ def _topics(brokers: BrokerLinks, metadata: Any) -> tuple[SeenTopic, ...]:
                     tuple(int(number) for number in row.replica_nodes),
                     tuple(int(number) for number in row.isr_nodes),
                     tuple(int(number) for number in getattr(row, "offline_replicas", ())),
-                    *eligible.get((str(topic.name), int(row.partition_index)), ()),
+                    *eligible.get((str(topic.name), int(row.partition_index)), ())[:2],
                 )
                 for row in topic.partitions
             ),

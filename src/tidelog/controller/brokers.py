@@ -6,7 +6,8 @@ When an end was not noticed before the new beginning, the broker counts as one t
 A registration names the log directories that are online. A replica that was in one that is not there any more
 is offline; one that the broker found elsewhere is where it found it; one of which it says that records are
 missing is in doubt, as all are after an unclean shutdown. Of a replica that has no known directory
-(UNASSIGNED, MIGRATING) the worst is believed when a directory is gone: that it was in there.
+(UNASSIGNED, MIGRATING) the worst is believed when a directory is gone: that it was in there. A directory that
+somebody has given up (`tidelog.lost.directories`) is not waited for as long as there are others.
 """
 
 from collections.abc import Collection, Mapping
@@ -56,6 +57,7 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
         if begun.unclean_shutdown:
             unclean.add(broker_id)
         found.add_placements(broker_id, begun.placements)
+        found.given_up.update(dict.fromkeys(begun.lost_directories, broker_id))
         if known is not None:
             if known.alive:
                 restarted.add(broker_id)
@@ -89,6 +91,8 @@ class Found:
     missing: dict[int, str] = field(default_factory=dict)
     #: by topic id and partition: the brokers whose log may lack records that it had
     doubtful: dict[tuple[UUID, int], set[int]] = field(default_factory=dict)
+    #: directories that are lost for good, and whose they were
+    given_up: dict[str, int] = field(default_factory=dict)
 
     def add_placements(self, broker_id: int, placements: Collection[ReplicaPlacement]) -> None:
         for placement in placements:
@@ -110,14 +114,20 @@ class Found:
         for replica in draft.replicas:
             if replica in told:
                 draft.places[replica] = told[replica]
+            elif self.given_up.get(draft.places.get(replica, "")) == replica:
+                draft.given_up |= {replica}
             elif replica in self.missing and draft.places.get(replica, MIGRATING_DIRECTORY) in _NOWHERE:
                 draft.places[replica] = self.missing[replica]
 
     def concerns(self, topic_id: UUID, index: int, partition: PartitionImage) -> bool:
         """Whether one of the partition's replicas may be elsewhere than it was thought."""
-        if not self.missing and not self.placements:
+        if not self.missing and not self.placements and not self.given_up:
             return False
-        return (topic_id, index) in self.placements or not self.missing.keys().isdisjoint(partition.replicas)
+        return (
+            (topic_id, index) in self.placements
+            or not self.missing.keys().isdisjoint(partition.replicas)
+            or not self.given_up.keys().isdisjoint(partition.directories)
+        )
 
 
 _NOWHERE = frozenset({UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY})

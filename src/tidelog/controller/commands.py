@@ -190,6 +190,8 @@ class LiveBroker:
     offline_directories: int = 0
     placements: tuple[ReplicaPlacement, ...] = ()
     unclean_shutdown: bool = False
+    #: directories of which somebody says that they are lost for good (`tidelog.lost.directories`)
+    lost_directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

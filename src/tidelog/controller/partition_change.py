@@ -7,7 +7,8 @@ the replicas, the ISR or the reassignment; `settle` then applies these rules, in
    the ISR and ELR as long as another stays there that is alive and did not lose the end of its log: who is
    dead may come back without it, and then the directory that is away has the only copy. If all who
    certainly had everything committed are offline, they are the ELR, and the partition waits for one of
-   their directories. A directory that was given up is not waited for as long as there are others.
+   their directories. A directory that was given up is not waited for as long as there are others: its replica
+   leaves ISR, ELR and last known ELR.
 2. Members of the ISR and ELR whose logs may lack what they had leave both, since their machine may have lost
    the ends of all (a power cut) or the broker says so of this one; they are the last known ELR. The only
    replica of a partition is as good as any.
@@ -127,6 +128,7 @@ class PartitionDraft:
         "adding",
         "doubtful",
         "elr",
+        "given_up",
         "index",
         "isr",
         "last_known_elr",
@@ -153,6 +155,8 @@ class PartitionDraft:
         self.places = dict(zip(present.replicas, present.directories, strict=False))
         #: replicas of which their brokers say that the log may lack records that it had
         self.doubtful: frozenset[int] = _NOBODY
+        #: replicas whose directories are lost for good, as somebody has just said
+        self.given_up: frozenset[int] = _NOBODY
         self._fenced = False
         self._unclean = False
         #: members that left the ISR and cannot be relied on to have everything committed
@@ -174,6 +178,7 @@ class PartitionDraft:
     ) -> PartitionRecord | None:
         """The record of the next state, or None if nothing changes."""
         self._drop_old_logs(lives)
+        self._drop_given_up()
         self._drop_offline(lives)
         self._drop_unclean(lives)
         self._drop_unfit(lives)
@@ -205,6 +210,17 @@ class PartitionDraft:
         if self.replica_logs:
             able = [replica for replica in self.able(lives) if replica in lives.steady]
             self.replica_logs = tuple(said for said in self.replica_logs if said[0] in able)
+
+    def _drop_given_up(self) -> None:
+        """Whose directory is lost for good is not waited for as long as there are others."""
+        gone = self.given_up
+        if not gone or gone.issuperset((*self.isr, *self.elr, *self.last_known_elr)):
+            return
+        self._fenced = self._fenced or not gone.isdisjoint(self.isr)
+        self._distrusted |= gone
+        self.isr = tuple(member for member in self.isr if member not in gone)
+        self.elr = tuple(member for member in self.elr if member not in gone)
+        self.last_known_elr = tuple(member for member in self.last_known_elr if member not in gone)
 
     def _drop_offline(self, lives: Lives) -> None:
         holders = (*self.isr, *self.elr)
@@ -310,7 +326,9 @@ class PartitionDraft:
     def _recover(self, lives: Lives) -> int:
         """Nobody is left who certainly has everything: the longest log leads once all that may are back."""
         able, said = self.able(lives), dict(self.replica_logs)
-        if not able or any(member not in able for member in self.last_known_elr):
+        members = self.last_known_elr
+        awaited = [member for member in members if self.places.get(member) != LOST_DIRECTORY]
+        if not able or (members and not awaited) or any(member not in able for member in awaited):
             return NO_LEADER
         if len(able) > 1 and any(replica not in said for replica in able):
             return NO_LEADER

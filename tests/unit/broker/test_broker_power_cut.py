@@ -172,6 +172,23 @@ def test_an_election_does_not_wait_for_ever() -> None:
     assert (row["error_code"], cluster.state("t").leader) == (ErrorCode.NONE, 1), "the longest that is known"
 
 
+def test_a_disk_that_was_given_up_is_not_waited_for() -> None:
+    """The disk of 1 does not survive the power cut; it returns on an empty one."""
+    cluster = cluster_with_records(1, synced=(2,))
+    [lost] = [each.directory_id for each in cluster.broker(1).log_directories.directories]
+    [path] = [each.path for each in cluster.broker(1).log_directories.directories]
+    assert back(cluster, 2) == 20
+    back(cluster, 3)
+    node = cluster.restart(1, power_cut=True, before=lambda disk: disk.remove_tree(path))
+    cluster.run_until(lambda: node.registered)
+    cluster.run_for(30_000)
+    assert (cluster.state("t").leader, cluster.state("t").elr) == (NO_LEADER, (1,)), "it may be found"
+    cluster.kill(1)
+    cluster.restart(1, tidelog_lost_directories=lost)
+    cluster.run_until(lambda: set(cluster.state("t").isr) == {1, 2, 3})
+    assert [cluster.replica(node_id, "t").log.log_end_offset for node_id in cluster.nodes] == [20, 20, 20]
+
+
 def test_where_unclean_elections_are_allowed_the_longest_log_leads_after_a_while() -> None:
     cluster = one_and_two_back(unclean_leader_election_enable="true")
     assert cluster.state("t").leader == NO_LEADER, "others may be back in a moment"

@@ -153,6 +153,17 @@ def test_what_eligible_leaders_say_in_a_sentence() -> None:
     assert Eligible().sentence([1]) == ""
 
 
+@pytest.mark.parametrize("waits", [Eligible((), (1, 2), (1,)), Eligible((1,), (2,), (1,))])
+def test_a_broker_that_is_there_without_the_directory_is_waited_for(waits: Eligible) -> None:
+    sentence = waits.sentence([1, 2, 3])
+    assert "mount it" in sentence and "tidelog.lost.directories" in sentence and "--unclean" in sentence
+    assert "of broker 1 is not there" in sentence and "how long their logs are" not in sentence
+    stuck = SeenPartition("orders", 0, -1, (1, 2), (), waits.offline, waits.elr, waits.last_known_elr)
+    [offline] = said("partitions", healthy(topics=(topic("orders", stuck),)))
+    assert "tidelog.lost.directories" in offline.next_step and "on broker 1" in offline.next_step
+    assert "start the brokers" not in offline.next_step, "they are all there"
+
+
 def test_eligible_leaders_are_asked_page_by_page() -> None:
     pages = [
         paged(("a", 0, (1,), None), ("b", 0, None, (2,)), following=("b", 1)),
@@ -165,9 +176,9 @@ def test_eligible_leaders_are_asked_page_by_page() -> None:
         return pages[len(asked) - 1]
 
     assert eligible_leaders(ask, ["c", "b", "a"]) == {
-        ("a", 0): Eligible((1,), ()),
-        ("b", 0): Eligible((), (2,)),
-        ("c", 0): Eligible((3,), (4,)),
+        ("a", 0): Eligible((1,), (), (7,)),
+        ("b", 0): Eligible((), (2,), (7,)),
+        ("c", 0): Eligible((3,), (4,), (7,)),
     }
     assert [[each["name"] for each in fields["topics"]] for fields in asked] == [["a", "b", "c"], ["b", "c"]]
     assert asked[1]["cursor"] == {"topic_name": "b", "partition_index": 1}
@@ -179,7 +190,12 @@ def paged(*rows: tuple[str, int, Any, Any], following: tuple[str, int] | None = 
         SimpleNamespace(
             name=name,
             partitions=[
-                SimpleNamespace(partition_index=index, eligible_leader_replicas=elr, last_known_elr=last)
+                SimpleNamespace(
+                    partition_index=index,
+                    eligible_leader_replicas=elr,
+                    last_known_elr=last,
+                    offline_replicas=(7,),
+                )
             ],
         )
         for name, index, elr, last in rows
@@ -443,5 +459,10 @@ def test_a_directory_that_is_offline_says_why() -> None:
 def test_a_follower_that_keeps_what_its_leader_lacks() -> None:
     told = SeenJobs(refused_cuts=(SeenRefusedCut(2, "orders-3", 1, 0, 10),))
     finding = only("cuts", healthy(background=told), Severity.PROBLEM)
-    assert "committed records 0 to 9" in finding.message and "stop broker 1" in finding.next_step
+    assert "committed records 0 to 9" in finding.message
+    # Broker 3 follows the leader: its log ends in a newer epoch, and would be elected before that of 2.
+    assert "stop the brokers 1 and 3" in finding.next_step
+    both = SeenJobs(refused_cuts=tuple(SeenRefusedCut(each, "orders-3", 1, 0, 10) for each in (2, 3)))
+    for finding in said("cuts", healthy(background=both)):
+        assert "stop broker 1," in finding.next_step
     assert said("cuts", healthy()) == []

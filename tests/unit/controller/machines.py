@@ -28,6 +28,8 @@ class Machine:
     #: logs about to move: the target directory, noted where the log is; and the copies begun there
     moving_to: dict[str, dict[Log, str]] = field(default_factory=dict)
     unfinished: dict[str, set[Log]] = field(default_factory=dict)
+    #: directories that somebody has given up
+    given_up: set[str] = field(default_factory=set)
     made: int = 0
     tidied: int = 0
 
@@ -66,6 +68,7 @@ class Machine:
         for name in self.logs:
             if name not in self.directories and random.random() < 0.3:
                 self.directories.append(name)
+        self.given_up = {each for each in self.logs if random.random() < 0.2}
         random.shuffle(self.directories)
 
     def cut_power(self, random: Random) -> None:
@@ -126,4 +129,5 @@ class Machine:
             directories=tuple(self.directories),
             placements=self.placements(image),
             unclean_shutdown=not self.unclean.isdisjoint(self.directories),
+            lost_directories=tuple(sorted(self.given_up.difference(self.directories))),
         )

@@ -260,6 +260,54 @@ def test_a_lost_disk_is_no_copy() -> None:
     assert cluster.a0().leader == 1, "the disk was found"
 
 
+def test_a_directory_that_was_given_up_is_not_waited_for() -> None:
+    """Both lose power; the disk of 1 is gone for good, and it returns on an empty one."""
+    cluster = Cluster()
+    cluster.create("a", (1, 2))
+    cluster.create("b", (1,))
+    cluster.lives(3)
+    cluster.lives(2, 3, incarnation="second", unclean_shutdown=True)
+    cluster.report("a", b2=(0, 90))
+    cluster.lives(1, 2, 3, incarnation="second", directories=("new-disk",))
+    assert (cluster.a0().leader, cluster.a0().elr) == (NO_LEADER, (1,)), "the disk may be mounted yet"
+    cluster.restarts(1, "third", directories=("new-disk",), lost_directories=("disk-1",))
+    assert (cluster.a0().leader, cluster.a0().elr, cluster.a0().last_known_elr) == (2, (), ())
+    assert cluster.a0().unclean_leader_epoch == cluster.a0().leader_epoch
+    alone = cluster.image.topics["b"].partitions[0]
+    assert (alone.leader, alone.elr) == (NO_LEADER, (1,)), "there is no other"
+    cluster.restarts(1, "fourth", directories=("disk-1",), lost_directories=("disk-1",))
+    assert cluster.image.topics["b"].partitions[0].leader == 1, "it was found all the same"
+
+
+def test_a_doubtful_copy_that_was_given_up_is_not_waited_for() -> None:
+    cluster = Cluster()
+    cluster.create("a", (1, 2))
+    cluster.lives(3)
+    cluster.lives(1, 3, incarnation="second", unclean_shutdown=True)
+    cluster.lives(1, 2, 3, incarnation="second", unclean_shutdown=True)
+    assert cluster.a0().last_known_elr == (1, 2)
+    cluster.restarts(1, "third", directories=("new-disk",), unclean_shutdown=False)
+    cluster.report("a", b2=(0, 90))
+    assert cluster.a0().leader == NO_LEADER and cluster.a0().last_known_elr == (1, 2)
+    cluster.restarts(
+        1, "fourth", directories=("new-disk",), lost_directories=("disk-1",), unclean_shutdown=False
+    )
+    assert state(cluster.a0())[:2] == (2, (2,))
+
+
+@pytest.mark.parametrize(("lost", "leader"), [((1,), 2), ((1, 2), NO_LEADER)])
+def test_a_doubtful_replica_that_is_in_no_directory_is_not_waited_for(
+    lost: tuple[int, ...], leader: int
+) -> None:
+    cluster = Cluster()
+    cluster.create("a", (1, 2))
+    cluster.lives(3)
+    cluster.lives(1, 2, 3, incarnation="second", unclean_shutdown=True)
+    for broker_id in lost:
+        assert cluster.places(broker_id, LOST_DIRECTORY) == Done()
+    assert cluster.a0().leader == leader
+
+
 def test_an_unclean_election_prefers_an_old_copy_to_none() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2))
