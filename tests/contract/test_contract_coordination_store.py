@@ -158,6 +158,11 @@ def test_a_new_store_is_empty(store: CoordinationStore) -> None:
     assert store.commit([]) == Committed({})
 
 
+def test_a_session_says_how_long_it_is_believed_in_if_that_is_known(store: CoordinationStore) -> None:
+    granted_ms = store.session_timeout_ms
+    assert granted_ms is None if isinstance(store, SimulatedStore) else granted_ms in range(1_000, 60_001)
+
+
 def test_versions_count_writes_of_a_key(store: CoordinationStore) -> None:
     assert store.commit([Write("a", b"1"), Write("b", b"x", ABSENT)]) == Committed({"a": 1, "b": 1})
     assert store.commit([Write("a", b"2", 1)]) == Committed({"a": 2})

@@ -232,6 +232,7 @@ class Broker:
         self.metadata.may_enter = lambda: self.liveness.disk_answers
         self.liveness.on_lapse = self._lapse
         self.liveness.end_session = self.metadata.end_session
+        self.metadata.on_session = self.liveness.granted
         image = self.metadata.load()
         self._open_directories(image)
         self.producer_ids = ProducerIds(self.metadata, self.node_id)

@@ -2,7 +2,8 @@
 
 A session with the coordination store says that a broker lives, and threads of their own keep it alive. They
 would go on to do so while the event loop hangs or a disk does not answer, and nobody could lead in its place.
-So liveness comes from progress, and has a bound, the *stall limit*: two thirds of the session timeout.
+So liveness comes from progress, and has a bound, the *stall limit*: two thirds of the session timeout, the
+one that was asked for or a shorter one that the store grants.
 
 - The loop moves when its timer runs, many times per stall limit, and when long work on it says so (`moved`).
 - A thread beside it (`look`) ends the session when the loop has not moved for the stall limit. Only time in
@@ -61,8 +62,9 @@ class Liveness:
     def __init__(self, clock: Clock, timers: Timers, session_timeout_ms: int) -> None:
         self._clock = clock
         self._timers = timers
-        self.stall_ms = session_timeout_ms * 2 // 3
-        self.tick_ms = max(session_timeout_ms // TICKS_PER_SESSION, TICK_MS_MIN)
+        self._asked_ms = session_timeout_ms
+        self.stall_ms = self.tick_ms = 0
+        self.granted(session_timeout_ms)
         #: from this moment on (by the monotonic clock) nothing may be answered before `overdue` was called
         self.lease_end_ns = NEVER_NS
         #: gives up roles and session, on the loop, and says why
@@ -90,6 +92,16 @@ class Liveness:
         return not self._disk_hangs
 
     # -- on the loop
+
+    def granted(self, session_timeout_ms: int | None) -> None:
+        """A session was opened, which the store ends after so long a silence: None, as long as was asked for.
+
+        A shorter one counts, since others lead when it is over. A longer one changes nothing: this broker
+        gives it up after the time that it was meant to have.
+        """
+        timeout_ms = min(self._asked_ms, session_timeout_ms or self._asked_ms)
+        self.stall_ms = timeout_ms * 2 // 3
+        self.tick_ms = max(timeout_ms // TICKS_PER_SESSION, TICK_MS_MIN)
 
     def start(self) -> None:
         """Begin to measure: the logs are open, and there is a loop that turns."""

@@ -118,6 +118,9 @@ class Metadata:
         self._timers = timers
         self._session = StoreSession(open_store, background)
         self._session.on_lost = self._session_lost
+        self._session.on_opened = self._session_opened
+        #: called with the timeout of every session that is opened, if the store tells it
+        self.on_session: Callable[[int | None], None] = lambda timeout_ms: None
         self._controllership = Controllership(self, self._session, settings, random, timers)
         self._submitting = Submitting(self._controllership, peers, timers, self._when_at)
         self._listeners: list[Listener] = []
@@ -440,6 +443,13 @@ class Metadata:
         self._controllership.resign("the session with the coordination store is over")
         self._submitting.controller_is(None)
         self._reopen()
+
+    def _session_opened(self, store: CoordinationStore) -> None:
+        granted_ms = store.session_timeout_ms
+        if granted_ms is not None and granted_ms != self._session_timeout_ms:
+            asked_ms, self._session_timeout_ms = self._session_timeout_ms, granted_ms
+            log.warning("the store grants sessions of %d ms, not of %d ms", granted_ms, asked_ms)
+        self.on_session(granted_ms)
 
     def _reopen(self) -> None:
         def opened(fault: StoreError | None) -> None:

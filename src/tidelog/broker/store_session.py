@@ -34,6 +34,8 @@ class StoreSession:
         self._pumping = False
         self._failing = False
         self._closed = False
+        #: called with every store that was opened
+        self.on_opened: Callable[[CoordinationStore], None] = lambda store: None
         #: called on the loop, once for every session that was lost
         self.on_lost: Callable[[], None] = lambda: None
 
@@ -49,6 +51,7 @@ class StoreSession:
     def open(self) -> CoordinationStore:
         """Open the store, blocking."""
         store = self._store = self._open_store()
+        self.on_opened(store)
         self._hear_of_loss(store)
         return store
 
@@ -74,6 +77,7 @@ class StoreSession:
                 self._background.run(outcome.close, lambda _: None)
             else:
                 self._store = outcome
+                self.on_opened(outcome)
                 self._hear_of_loss(outcome)
                 then(None)
 

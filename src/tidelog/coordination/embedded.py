@@ -87,6 +87,10 @@ class EmbeddedStore:
 
     # -- the port
 
+    @property
+    def session_timeout_ms(self) -> int | None:
+        return self._session.timeout_ms
+
     def get(self, key: str) -> Entry | None:
         with self._file_lock:
             return self._usable_file().get(key)

@@ -130,6 +130,8 @@ class SimulatedStore:
     ) -> None:
         self.cluster = cluster or SimulatedCluster()
         self.name = name
+        #: the session timeout that this store says it grants
+        self.granted_timeout_ms: int | None = None
         self._schedule = schedule or self.cluster._schedule
         self._watches = Watches()
         self._due: set[str] = set()
@@ -203,6 +205,10 @@ class SimulatedStore:
         return copy.open(self.name)
 
     # -- the port
+
+    @property
+    def session_timeout_ms(self) -> int | None:
+        return self.granted_timeout_ms
 
     def get(self, key: str) -> Entry | None:
         self._check_usable()

@@ -85,6 +85,11 @@ class CoordinationStore(Protocol):
     not call the store from within the call.
     """
 
+    @property
+    def session_timeout_ms(self) -> int | None:
+        """How long the store believes in this session when it does not hear of it; None: as it was asked."""
+        ...
+
     def get(self, key: str) -> Entry | None:
         """The entry of a key, or None."""
         ...

@@ -37,6 +37,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -169,6 +170,8 @@ class ZookeeperStore:
             logger=logging.getLogger("tidelog.kazoo"),
             **options,
         )
+        self._granted_ms: int | None = None
+        self._hear_of_timeout(self._client._connection)
         self._client.add_listener(self._state_changed)
         try:
             self._open()
@@ -192,11 +195,27 @@ class ZookeeperStore:
             log.debug("the marker of the session was created twice")
         self._session_id = self._client.client_id[0]
 
+    def _hear_of_timeout(self, connection: Any) -> None:
+        """Note the timeout that members grant, at every connection; kazoo keeps it to itself."""
+        invoke = connection._invoke
+
+        def noted(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:
+                self._granted_ms = int(answer[0].time_out)
+            return answer
+
+        connection._invoke = noted
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "lost" if self._lost else "open"
         return f"<ZookeeperStore {self._connect} {state}>"
 
     # -- the port: reading
+
+    @property
+    def session_timeout_ms(self) -> int | None:
+        return self._granted_ms
 
     def get(self, key: str) -> Entry | None:
         path = key_path(self._root, key)

@@ -1,5 +1,8 @@
 """When a broker gives up its session by itself: the loop, the thread beside it, the disks."""
 
+from typing import Any
+
+import pytest
 from in_memory_cluster import InMemoryCluster
 from node import ManualClock
 from placed_topics import place_topic
@@ -55,6 +58,20 @@ class Loop:
             self.clock.time_ms += self.liveness.tick_ms
             still_ms = self.liveness.look()
         return still_ms
+
+
+@pytest.mark.parametrize(("granted_ms", "stall_ms"), [(6_000, 4_000), (40_000, STALL_MS), (None, STALL_MS)])
+def test_the_limit_follows_from_what_the_store_grants_if_that_is_less(
+    granted_ms: int | None, stall_ms: int
+) -> None:
+    loop = Loop()
+    loop.liveness.granted(3_000)
+    loop.liveness.granted(granted_ms)
+    loop.turn(1_000)
+    loop.hang(stall_ms - 2 * loop.liveness.tick_ms)
+    assert loop.ended == 0
+    loop.hang(2 * loop.liveness.tick_ms)
+    assert loop.ended > 0, "others may lead when the store has ended the session"
 
 
 def test_a_loop_that_turns_keeps_the_session() -> None:
@@ -189,6 +206,24 @@ class TestCluster:
         answers = True
         cluster.run_until(lambda: not broker.metadata.fenced)
         cluster.run_until(lambda: 1 in cluster.nodes[2].broker.image.alive_brokers)
+
+    def test_every_session_says_how_long_it_is_believed_in(self, caplog: pytest.LogCaptureFixture) -> None:
+        cluster = InMemoryCluster((1, 2))
+        node = cluster.nodes[1]
+        cluster.run_until(lambda: node.registered)
+        assert node.broker.liveness.stall_ms == STALL_MS
+        open_store = node.broker.metadata._session._open_store
+
+        def grant() -> Any:
+            store: Any = open_store()
+            store.granted_timeout_ms = 3_000
+            return store
+
+        node.broker.metadata._session._open_store = grant
+        node.broker.metadata.lapse("for a test")
+        cluster.run_until(lambda: not node.broker.metadata.fenced)
+        assert node.broker.liveness.stall_ms == 2_000
+        assert "grants sessions of 3000 ms, not of 9000 ms" in caplog.text
 
     def test_a_broker_alone_goes_on_with_what_nobody_else_can_lead(self) -> None:
         cluster = InMemoryCluster((1,))

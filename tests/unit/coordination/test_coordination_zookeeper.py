@@ -23,7 +23,13 @@ from tidelog.coordination.store import (
     Write,
 )
 from tidelog.coordination.zookeeper import ZookeeperSecurity, ZookeeperStore
-from tidelog.server.zookeeper_process import ZookeeperError, ZookeeperServers, find_jars
+from tidelog.server.zookeeper_process import (
+    SESSION_TIMEOUT_MAX_MS,
+    TICK_TIME_MS,
+    ZookeeperError,
+    ZookeeperServers,
+    find_jars,
+)
 
 pytestmark = pytest.mark.xdist_group("zookeeper-ensemble")
 
@@ -115,6 +121,16 @@ def test_the_chroot_is_created_and_shows_the_keys(
     assert client.get(f"{root}/live:/7")[1].ephemeralOwner == store._client.client_id[0]
     client.stop()
     client.close()
+
+
+@pytest.mark.parametrize("asked_ms", [1_000, SESSION_TIMEOUT_MS, 10_000_000])
+def test_the_timeout_that_the_ensemble_grants_is_known(ensemble: ZookeeperServers, asked_ms: int) -> None:
+    store = ZookeeperStore(
+        f"{ensemble.connect_string}/granted", session_timeout_ms=asked_ms, connection_timeout_ms=20_000
+    )
+    granted_ms = store.session_timeout_ms
+    store.close()
+    assert granted_ms == min(max(asked_ms, 2 * TICK_TIME_MS), SESSION_TIMEOUT_MAX_MS)
 
 
 def test_empty_folders_are_removed(
