@@ -79,10 +79,19 @@ class FetchSession:
         self.partitions: OrderedDict[PartitionKey, CachedPartition] = OrderedDict()
 
     def update(self, request: FetchRequest) -> None:
-        """Take over what a request adds, changes and forgets."""
-        for topic, indexes in request.forgotten:
-            for index in indexes:
-                self.partitions.pop((topic, index), None)
+        """Take over what a request adds, changes and forgets.
+
+        What a consumer names and forgets at once is forgotten. A follower begins anew with what it forgets
+        and names.
+        """
+        if self.privileged:
+            self._forget(request)
+        self.take(request)
+        if not self.privileged:
+            self._forget(request)
+
+    def take(self, request: FetchRequest) -> None:
+        """Take over what a request names; that is all the request counts for that opens the session."""
         for topic, wanted_list in request.topics:
             for wanted in wanted_list:
                 cached = self.partitions.get((topic, wanted.partition))
@@ -90,6 +99,11 @@ class FetchSession:
                     self.partitions[topic, wanted.partition] = CachedPartition(wanted)
                 else:
                     cached.wanted = wanted
+
+    def _forget(self, request: FetchRequest) -> None:
+        for topic, indexes in request.forgotten:
+            for index in indexes:
+                self.partitions.pop((topic, index), None)
 
     def advance(self, now_ms: int) -> None:
         """Expect the next epoch; the count wraps to 1."""
@@ -199,13 +213,13 @@ class FetchSessions:
     ) -> FetchSession | None:
         """Open a session, or return None when there is no room and the client goes on without one."""
         size = sum(len(partitions) for _, partitions in request.topics)
-        if not size or not (privileged or self._make_room(size, now_ms)):
+        if not (size if privileged else self._make_room(size, now_ms)):
             return None
         session_id = self._random.randint(1, INT32_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, INT32_MAX)
         session = FetchSession(session_id, now_ms, uses_topic_ids, privileged=privileged)
-        session.update(request)
+        session.take(request)
         self._sessions[session_id] = session
         self._count(session)
         return session

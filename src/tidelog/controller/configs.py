@@ -76,7 +76,8 @@ def alter_configs(command: AlterConfigs, image: ClusterImage, settings: BrokerSe
 
 def _present_configs(resource: ConfigChanges, image: ClusterImage) -> dict[str, str]:
     if resource.type is ConfigResourceType.TOPIC:
-        return dict(image.topics[resource.name].configs)
+        topic = image.topics.get(resource.name)
+        return {} if topic is None else dict(topic.configs)
     if resource.type is ConfigResourceType.GROUP:
         return dict(image.group_configs.get(resource.name, {}))
     if resource.type is ConfigResourceType.CLIENT_METRICS:
@@ -110,7 +111,12 @@ def _changed_configs(
         # Only what changes is checked: a setting from before may have become read-only since.
         altered = {name: value for name, value in configs.items() if present.get(name) != value}
         faults = broker_config_faults(altered, cluster_wide=resource.name == ALL_BROKERS)
-    return Refused(ErrorCode.INVALID_CONFIG, "; ".join(faults)) if faults else configs
+    if faults:
+        return Refused(ErrorCode.INVALID_CONFIG, "; ".join(faults))
+    if resource.type is ConfigResourceType.TOPIC and resource.name not in image.topics:
+        # Kafka looks at the values first.
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist")
+    return configs
 
 
 def _check_resource(resource: ConfigChanges, image: ClusterImage) -> Refused | None:
@@ -129,9 +135,6 @@ def _check_resource(resource: ConfigChanges, image: ClusterImage) -> Refused | N
     if resource.type is ConfigResourceType.TOPIC:
         if not resource.name:
             return Refused(ErrorCode.INVALID_REQUEST, "settings of all topics are set on the brokers")
-        if resource.name not in image.topics:
-            message = f"topic {resource.name!r} does not exist"
-            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         return None
     if resource.type in _NAMED:
         message = f"settings are set for one {_NAMED[resource.type]}, not for all"

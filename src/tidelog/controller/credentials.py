@@ -4,7 +4,6 @@ Limits, errors and their order are Kafka's. Whoever asks has done what needs a s
 come as what checks them, tokens with their times.
 """
 
-from collections import Counter
 from dataclasses import replace
 
 from tidelog.controller.commands import (
@@ -16,7 +15,7 @@ from tidelog.controller.commands import (
     Result,
     TokenChange,
 )
-from tidelog.model.credentials import SCRAM_MECHANISMS, ScramCredential, TokenRecord, UserRecord
+from tidelog.model.credentials import SCRAM_MECHANISMS, TokenRecord, UserRecord
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import MetadataRecord
@@ -29,28 +28,31 @@ SALT_BYTES_MAX = 1_024
 
 
 def alter_users(command: AlterUsers, image: ClusterImage) -> Decision:
-    """Set and remove SCRAM credentials; a user named twice is not changed at all."""
-    named = Counter(change.user for change in command.changes)
-    users: dict[str, dict[str, ScramCredential]] = {}
-    results: list[Result] = []
+    """Set and remove SCRAM credentials, one of a user; a fault of the first is told before the second."""
+    accepted: dict[str, CredentialChange] = {}
+    refused: dict[str, Refused] = {}
     for change in command.changes:
-        if named[change.user] > 1:
+        if change.user in refused:
+            continue
+        if accepted.pop(change.user, None) is not None:
             message = "a user can be named once in a request"
-            results.append(Refused(ErrorCode.DUPLICATE_RESOURCE, message))
-            continue
-        refused = _check(change, image)
-        if refused is not None:
-            results.append(refused)
-            continue
-        credentials = dict(image.users.get(change.user, {}))
-        if change.credential is None:
-            del credentials[change.mechanism]
+            refused[change.user] = Refused(ErrorCode.DUPLICATE_RESOURCE, message)
+        elif (fault := _check(change, image)) is not None:
+            refused[change.user] = fault
         else:
-            credentials[change.mechanism] = change.credential
-        users[change.user] = credentials
-        results.append(Done())
-    records = tuple(UserRecord(name, credentials) for name, credentials in users.items())
-    return Decision(records, tuple(results))
+            accepted[change.user] = change
+    records = tuple(_changed_user(change, image) for change in accepted.values())
+    results = tuple(refused.get(change.user) or Done() for change in command.changes)
+    return Decision(records, results)
+
+
+def _changed_user(change: CredentialChange, image: ClusterImage) -> UserRecord:
+    credentials = dict(image.users.get(change.user, {}))
+    if change.credential is None:
+        del credentials[change.mechanism]
+    else:
+        credentials[change.mechanism] = change.credential
+    return UserRecord(change.user, credentials)
 
 
 def _check(change: CredentialChange, image: ClusterImage) -> Refused | None:

@@ -127,6 +127,10 @@ def _parse_all(
     return values, faults
 
 
+_THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_THROTTLED_REPLICA = re.compile("([0-9]+:[0-9]+)?")
+
+
 def topic_config_faults(configs: Mapping[str, str | None]) -> list[str]:
     """Say in words everything that is wrong with the settings given to a topic."""
     given = {name: text for name, text in configs.items() if text is not None}
@@ -136,6 +140,10 @@ def topic_config_faults(configs: Mapping[str, str | None]) -> list[str]:
     most = cast(int, values.get("max.compaction.lag.ms", TOPIC_SETTINGS["max.compaction.lag.ms"].default))
     if least > most:
         faults.append(f"min.compaction.lag.ms ({least}) must not exceed max.compaction.lag.ms ({most})")
+    for name in _THROTTLED_REPLICAS:
+        replicas = cast("tuple[str, ...]", values.get(name, ()))
+        if replicas != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, replicas)):
+            faults.append(f"{name} is a list of <partition>:<broker>, or *")
     return faults
 
 
@@ -344,8 +352,9 @@ class BrokerSettings:
         synonyms = self._synonyms(names[0], names, setting.sensitive) if names else ()
         text = topic_configs.get(name)
         if text is not None:
-            own = ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG)
-            return Explanation(setting, text, own.source, (own, *synonyms))
+            shown = format_value(parse_value(setting, text))
+            own = ConfigSynonym(name, shown, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            return Explanation(setting, shown, own.source, (own, *synonyms))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
         return Explanation(setting, format_value(self._topic_default(setting)), source, synonyms)
 
@@ -360,8 +369,9 @@ class BrokerSettings:
             synonyms = (default,)
         text = group_configs.get(name)
         if text is not None:
-            own = ConfigSynonym(name, text, ConfigSource.GROUP_CONFIG)
-            return Explanation(setting, text, own.source, (own, *synonyms))
+            shown = format_value(parse_value(setting, text))
+            own = ConfigSynonym(name, shown, ConfigSource.GROUP_CONFIG)
+            return Explanation(setting, shown, own.source, (own, *synonyms))
         value = format_value(group_value(name, {}, self))
         return Explanation(setting, value, synonyms[0].source, synonyms)
 

@@ -157,13 +157,13 @@ class ReadableLog:
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is decided, and replicated."""
+        """The offset below which every transaction is decided and replicated; not before the log's start."""
         producers = self.producers
         producers.advance_high_watermark(high_watermark)
         first_unstable_offset = producers.first_unstable_offset
         if first_unstable_offset is None or first_unstable_offset > high_watermark:
             return high_watermark
-        return first_unstable_offset
+        return max(first_unstable_offset, self.log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records from `start_offset` up to `end_offset`."""

@@ -26,6 +26,7 @@ def handle(broker: "Broker", request: "Request") -> Parked:
         for topic in body.topics
         for one in topic.partitions
     )
+    factor_may_change = getattr(body, "allow_replication_factor_change", True)
     parked = Parked()
 
     def altered(results: tuple[Result, ...]) -> None:
@@ -40,8 +41,14 @@ def handle(broker: "Broker", request: "Request") -> Parked:
             }
             for topic in body.topics
         ]
-        parked.answer({"error_code": ErrorCode.NONE, "error_message": None, "responses": responses})
+        parked.answer(
+            {
+                "allow_replication_factor_change": factor_may_change,
+                "error_code": ErrorCode.NONE,
+                "error_message": None,
+                "responses": responses,
+            }
+        )
 
-    factor_may_change = getattr(body, "allow_replication_factor_change", True)
     broker.metadata.submit(AlterReassignments(items, factor_may_change), altered)
     return parked

@@ -1,11 +1,15 @@
 """DescribeProducers (key 61), version 0: the idempotent and transactional producers a partition remembers.
 
 Any replica answers, the leader or a follower, from its own log: an administrator who looks for hanging
-transactions asks every broker about everything it has (KIP-664).
+transactions asks every broker about everything it has (KIP-664). A name that no topic can have is
+INVALID_TOPIC_EXCEPTION.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import topic_name_fault
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -26,6 +30,8 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
 
 
 def _describe(broker: "Broker", topic: str, index: int) -> Mapping[str, object]:
+    if topic_name_fault(topic) is not None:
+        return {"partition_index": index, "error_code": ErrorCode.INVALID_TOPIC_EXCEPTION}
     partition = broker.replica(topic, index)
     if partition is None:
         return {"partition_index": index, "error_code": broker.absence(topic, index)}

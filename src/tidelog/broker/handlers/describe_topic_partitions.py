@@ -50,12 +50,9 @@ def _page(
         topic = image.topics.get(name)
         if topic is None:
             legal = topic_name_fault(name) is None
-            topics.append(
-                _error_topic(
-                    name,
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION,
-                )
-            )
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+            # what one may do with a topic is known before there is one
+            topics.append({**_error_topic(name, error), "topic_authorized_operations": TOPIC_OPERATIONS})
             continue
         last_index = min(first_index + remaining, len(topic.partitions))
         topics.append(

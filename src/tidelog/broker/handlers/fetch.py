@@ -152,14 +152,16 @@ class FetchPlan:
         for key, wanted in asked if len(asked) <= STEP else _until_found(asked, collected):
             if guarded and not self._may_read(key):
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                collected.rows.append((key, Fetched(wanted.partition, code)))
+                collected.rows.append((key, Fetched(wanted.partition, code, aborted=())))
                 continue
             partition, error = find_partition(key[0], key[1])
             if partition is None:
                 partition = self._find_follower(key, error)
             if partition is None:
                 # The others are still waited for: a deleted topic must not make a consumer poll in a circle.
-                collected.rows.append((key, Fetched(wanted.partition, error)))
+                # What is not read has no aborted transactions; what is read and refused has null.
+                aborted = None if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else ()
+                collected.rows.append((key, Fetched(wanted.partition, error, aborted=aborted)))
                 continue
             collected.found = True
             fetched = fetch_partition(
@@ -413,7 +415,7 @@ def fetch_partition(
         epoch, end_offset = log.epoch_end_offset(wanted.last_fetched_epoch)
         if epoch < wanted.last_fetched_epoch or end_offset < offset:
             if epoch < 0:
-                return Fetched(index, ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log_start_offset)
+                return Fetched(index, ErrorCode.OFFSET_OUT_OF_RANGE)
             return Fetched(
                 index,
                 high_watermark=high_watermark,
@@ -422,7 +424,7 @@ def fetch_partition(
                 diverging_epoch=(epoch, end_offset),
             )
     if offset < log_start_offset or offset > log.log_end_offset:
-        return Fetched(index, ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log_start_offset)
+        return Fetched(index, ErrorCode.OFFSET_OUT_OF_RANGE)
     last_stable_offset = partition.last_stable_offset
     upper_offset = last_stable_offset if read_committed else high_watermark
     records: LogSlice | None = None

@@ -6,6 +6,8 @@ Behaviour
   -3 the record with the largest timestamp (v7, KIP-734), -4 the earliest local offset (v8), which is the
   start because nothing is tiered, -5 the last tiered offset (v9) and -6 the earliest pending upload (v11):
   none.
+- A negative timestamp that the version does not know is UNSUPPORTED_VERSION, a partition that is named twice
+  INVALID_REQUEST, whether they exist or not.
 - Leader epochs are checked from v4 on (KIP-320).
 - A new leader that does not know yet how far the one before it had committed has no end to tell:
   OFFSET_NOT_AVAILABLE, before v5 LEADER_NOT_AVAILABLE (KIP-207).
@@ -32,31 +34,44 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+#: the first version that knows each special timestamp
+_SPECIAL_FROM = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+_UNKNOWN_EVERYWHERE = 1 << 15
 
 
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object]:
     """Answer each partition on its own."""
     read_committed = getattr(request.body, "isolation_level", 0) == READ_COMMITTED
-    return {
-        "topics": [
+    topics = []
+    for topic in request.body.topics:
+        rows: dict[int, Mapping[str, object]] = {}
+        for wanted in topic.partitions:
+            if wanted.partition_index in rows:
+                rows[wanted.partition_index] = {"error_code": ErrorCode.INVALID_REQUEST}
+            else:
+                found = _offset(broker, topic.name, wanted, read_committed, request.version)
+                rows[wanted.partition_index] = found
+        topics.append(
             {
                 "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": wanted.partition_index,
-                        **_offset(broker, topic.name, wanted, read_committed, request.version),
-                    }
-                    for wanted in topic.partitions
-                ],
+                "partitions": [{"partition_index": number, **row} for number, row in rows.items()],
             }
-            for topic in request.body.topics
-        ]
-    }
+        )
+    return {"topics": topics}
 
 
 def _offset(
     broker: "Broker", topic: str, wanted: Any, read_committed: bool, version: int
 ) -> Mapping[str, object]:
+    if wanted.timestamp < 0 and version < _SPECIAL_FROM.get(wanted.timestamp, _UNKNOWN_EVERYWHERE):
+        return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
     partition, error = broker.find_partition(topic, wanted.partition_index)
     if partition is None:
         return {"error_code": error}
@@ -87,8 +102,6 @@ def _look_up(partition: Partition, timestamp: int, read_committed: bool) -> Mapp
         return {"offset": start, "leader_epoch": log.leader_epochs.epoch_at(start)}
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return {"offset": -1}
-    if timestamp < MAX_TIMESTAMP:
-        return {"error_code": ErrorCode.INVALID_REQUEST}
     found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_by_timestamp(timestamp)
     if found is None:
         return {"offset": -1}

@@ -132,7 +132,7 @@ def _answer(broker: "Broker", request: "Request", refused: Mapping[str, ErrorCod
         for name, topic_id in each(asked):
             topic = _find(image, name, topic_id)
             if topic is None:
-                topics.append(_unknown_topic(name, topic_id, request.version, refused))
+                topics.append(_unknown_topic(name, topic_id, request.version, refused, operations))
             else:
                 topics.append(known(topic))
     cluster_asked = getattr(body, "include_cluster_authorized_operations", False)
@@ -152,7 +152,11 @@ def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> Topic
 
 
 def _unknown_topic(
-    name: str | None, topic_id: UUID | None, version: int, refused: Mapping[str, ErrorCode]
+    name: str | None,
+    topic_id: UUID | None,
+    version: int,
+    refused: Mapping[str, ErrorCode],
+    operations: int,
 ) -> Fields:
     if name is None:
         error = ErrorCode.UNKNOWN_TOPIC_ID if topic_id is not None else ErrorCode.INVALID_REQUEST
@@ -168,5 +172,6 @@ def _unknown_topic(
         "topic_id": topic_id,
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": [],
-        "topic_authorized_operations": OPERATIONS_NOT_ASKED,
+        # what one may do with a topic is known before there is one
+        "topic_authorized_operations": OPERATIONS_NOT_ASKED if name is None else operations,
     }

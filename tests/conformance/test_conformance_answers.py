@@ -1,0 +1,239 @@
+"""Answers field by field, as Apache Kafka gives them: what sessions on both systems showed to differ once.
+
+Runs against a real Kafka too (`tests/conformance/oracle`). Each test is the smallest session that showed it.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from drivers.contract import TopicMaker, new_name
+
+from tidelog.client.client_settings import ClientSettings
+from tidelog.client.link import Link
+from tidelog.protocol import messages
+from tidelog.protocol.apis import APIS
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+
+BY_NAME = {api.name: api for api in APIS.values()}
+Ask = Callable[..., Any]
+#: error codes
+OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION = 1, 3, 17, 35
+INVALID_CONFIG, INVALID_REQUEST, RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE = 40, 42, 91, 92
+
+
+@pytest.fixture
+def ask(bootstrap: str) -> Iterator[Ask]:
+    """Send one request of an API and version; the answer as kio's object."""
+    host, port = bootstrap.split(",")[0].rsplit(":", 1)
+    link = Link.open(host, int(port), ClientSettings.from_options({"bootstrap.servers": bootstrap}))
+
+    def send(name: str, version: int, **fields: Any) -> Any:
+        api = BY_NAME[name]
+        ticket = link.send(api.key, version, messages.encode_request(api, version, fields))
+        return messages.decode_response(api, version, link.receive(ticket))
+
+    yield send
+    link.close()
+
+
+def wanted_offset(timestamp: int, partition: int = 0) -> dict[str, int]:
+    return {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": -1}
+
+
+def fetch_fields(topic: str, *partitions: int, offset: int = 0, **more: Any) -> dict[str, Any]:
+    rows = [
+        {
+            "partition": partition,
+            "fetch_offset": offset,
+            "current_leader_epoch": -1,
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+            "partition_max_bytes": 1 << 20,
+        }
+        for partition in partitions
+    ]
+    topics = [{"topic": topic, "partitions": rows}] if partitions else []
+    usual = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "session_epoch": -1}
+    return {**usual, "topics": topics, "isolation_level": 1, **more}
+
+
+@pytest.mark.parametrize(
+    ("version", "timestamp"), [(6, -3), (7, -4), (8, -5), (10, -6), (11, -7), (1, -3), (11, -100)]
+)
+@pytest.mark.parametrize("name", ["", "absent"])
+def test_a_special_timestamp_that_the_version_does_not_know(
+    ask: Ask, topic: str, name: str, version: int, timestamp: int
+) -> None:
+    asked = {"name": name or topic, "partitions": [wanted_offset(timestamp)]}
+    (row,) = ask("ListOffsets", version, replica_id=-1, topics=[asked]).topics[0].partitions
+    assert row.error_code == UNSUPPORTED_VERSION
+    assert row.offset == -1
+
+
+def test_offsets_of_a_partition_that_is_asked_for_twice(ask: Ask, topic: str) -> None:
+    asked = {"name": topic, "partitions": [wanted_offset(-1), wanted_offset(-2)]}
+    (row,) = ask("ListOffsets", 7, replica_id=-1, topics=[asked]).topics[0].partitions
+    assert row.error_code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [5, 11, 12])
+def test_a_fetch_that_is_out_of_range_tells_no_offsets(ask: Ask, topic: str, version: int) -> None:
+    (row,) = ask("Fetch", version, **fetch_fields(topic, 0, offset=7)).responses[0].partitions
+    assert row.error_code == OFFSET_OUT_OF_RANGE
+    assert (row.high_watermark, row.last_stable_offset, row.log_start_offset) == (-1, -1, -1)
+    assert row.aborted_transactions is None
+
+
+def test_a_partition_that_does_not_exist_has_no_aborted_transactions(ask: Ask, topic: str) -> None:
+    (row,) = ask("Fetch", 12, **fetch_fields(topic, 9)).responses[0].partitions
+    assert row.error_code == UNKNOWN_TOPIC
+    assert row.aborted_transactions == ()
+
+
+def test_what_a_fetch_session_is_told_of_and_forgets_at_once_is_forgotten(
+    ask: Ask, make_topic: TopicMaker
+) -> None:
+    topic = make_topic(2)
+    first = ask("Fetch", 7, **fetch_fields(topic, 0, 1, session_epoch=0))
+    assert first.session_id
+    gone = [{"topic": topic, "partitions": [0]}]
+    again = fetch_fields(topic, 0, session_id=first.session_id, session_epoch=1, forgotten_topics_data=gone)
+    ask("Fetch", 7, **again)
+    # an offset out of range is always told: of the partition that is left, alone
+    fields = fetch_fields(topic, 1, offset=5, session_id=first.session_id, session_epoch=2)
+    (answered,) = ask("Fetch", 7, **fields).responses
+    assert [row.partition_index for row in answered.partitions] == [1]
+    fields = {
+        **fetch_fields(topic, session_id=first.session_id, session_epoch=3),
+        "forgotten_topics_data": [],
+    }
+    (answered,) = ask("Fetch", 7, **fields).responses
+    assert [row.partition_index for row in answered.partitions] == [1]
+
+
+def test_what_is_forgotten_when_a_fetch_session_begins_is_read(ask: Ask, topic: str) -> None:
+    gone = [{"topic": topic, "partitions": [0]}]
+    (answered,) = ask(
+        "Fetch", 7, **fetch_fields(topic, 0, session_epoch=0, forgotten_topics_data=gone)
+    ).responses
+    assert [row.partition_index for row in answered.partitions] == [0]
+
+
+def test_a_reassignment_answers_what_may_change(ask: Ask) -> None:
+    asked = [{"name": new_name("absent"), "partitions": [{"partition_index": 0, "replicas": None}]}]
+    for allowed in (True, False):
+        fields = {"timeout": 9_000, "topics": asked, "allow_replication_factor_change": allowed}
+        answer = ask("AlterPartitionReassignments", 1, **fields)
+        assert answer.allow_replication_factor_change is allowed
+
+
+def test_a_fetch_session_may_begin_without_partitions(ask: Ask) -> None:
+    assert ask("Fetch", 11, **fetch_fields("", session_epoch=0)).session_id != 0
+
+
+def test_the_last_stable_offset_is_not_before_the_start_of_the_log(ask: Ask, topic: str) -> None:
+    """The beginning of a transaction is deleted while it is open."""
+    transactional_id = new_name("answers")
+    fields = {"transactional_id": transactional_id, "transaction_timeout": 60_000}
+    while (producer := ask("InitProducerId", 4, **fields, producer_id=-1, producer_epoch=-1)).error_code:
+        ask("FindCoordinator", 3, key=transactional_id, key_type=1)
+    batch = build_batch(
+        [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", b"v")],
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    ask(
+        "AddPartitionsToTxn",
+        3,
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch,
+        v3_and_below_topics=[{"name": topic, "partitions": [0]}],
+    )
+    rows = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    (answered,) = ask(
+        "Produce", 9, transactional_id=transactional_id, acks=-1, timeout=9_000, topic_data=rows
+    ).responses
+    assert answered.partition_responses[0].error_code == 0
+    rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    assert ask("DeleteRecords", 1, topics=rows, timeout=9_000).topics[0].partitions[0].low_watermark == 2
+    asked = {"name": topic, "partitions": [wanted_offset(-1)]}
+    answer = ask("ListOffsets", 7, replica_id=-1, isolation_level=1, topics=[asked])
+    assert answer.topics[0].partitions[0].offset == 2
+
+
+def test_what_one_may_do_with_a_topic_that_does_not_exist(ask: Ask) -> None:
+    asked = {"topics": [{"name": new_name("absent")}], "allow_auto_topic_creation": False}
+    (row,) = ask("Metadata", 9, **asked, include_topic_authorized_operations=True).topics
+    assert (row.error_code, row.topic_authorized_operations) == (UNKNOWN_TOPIC, 3576)
+    (row,) = ask("Metadata", 9, **asked).topics
+    assert row.topic_authorized_operations == -(1 << 31)
+
+
+def test_what_one_may_do_with_a_topic_that_is_not_there_to_be_described(ask: Ask) -> None:
+    asked = {"topics": [{"name": new_name("absent")}], "response_partition_limit": 10, "cursor": None}
+    (row,) = ask("DescribeTopicPartitions", 0, **asked).topics
+    assert (row.error_code, row.topic_authorized_operations) == (UNKNOWN_TOPIC, 3576)
+
+
+@pytest.mark.parametrize(("mechanism", "code"), [(2, RESOURCE_NOT_FOUND), (1, DUPLICATE_RESOURCE)])
+def test_what_is_wrong_with_the_first_change_of_a_user_is_told(ask: Ask, mechanism: int, code: int) -> None:
+    user = new_name("user")
+    one = {"name": user, "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"p" * 32}
+    assert ask("AlterUserScramCredentials", 0, deletions=[], upsertions=[one]).results[0].error_code == 0
+    deletion = {"name": user, "mechanism": mechanism}
+    (row,) = ask("AlterUserScramCredentials", 0, deletions=[deletion], upsertions=[one]).results
+    assert row.error_code == code
+
+
+def test_values_are_looked_at_before_the_topic(ask: Ask) -> None:
+    for value, code in (("-1", INVALID_CONFIG), ("1", UNKNOWN_TOPIC)):
+        config = {"name": "min.insync.replicas", "value": value, "config_operation": 0}
+        resource = {"resource_type": 2, "resource_name": new_name("absent"), "configs": [config]}
+        (row,) = ask("IncrementalAlterConfigs", 1, resources=[resource]).responses
+        assert row.error_code == code
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "shown"),
+    [
+        ("min.cleanable.dirty.ratio", "0", "0.0"),
+        ("preallocate", "TRUE", "true"),
+        ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("segment.ms", " 7000", "7000"),
+    ],
+)
+def test_settings_are_shown_as_they_are_understood(
+    ask: Ask, topic: str, setting: str, given: str, shown: str
+) -> None:
+    config = {"name": setting, "value": given, "config_operation": 0}
+    resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+    assert ask("IncrementalAlterConfigs", 1, resources=[resource]).responses[0].error_code == 0
+    asked = {"resource_type": 2, "resource_name": topic, "configuration_keys": [setting]}
+    deadline = time.monotonic() + 10
+    while True:
+        (row,) = ask("DescribeConfigs", 4, resources=[asked], include_synonyms=True).results[0].configs
+        if row.config_source == 1 or time.monotonic() > deadline:
+            break
+    assert (row.value, row.synonyms[0].value) == (shown, shown)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "code"),
+    [("*", 0), ("0:1", 0), ("0:1,1:1", 0), ("", 0), ("none", INVALID_CONFIG), ("0:1,*", INVALID_CONFIG)],
+)
+def test_throttled_replicas_are_numbers(ask: Ask, topic: str, replicas: str, code: int) -> None:
+    config = {"name": "follower.replication.throttled.replicas", "value": replicas, "config_operation": 0}
+    resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+    (row,) = ask("IncrementalAlterConfigs", 1, resources=[resource]).responses
+    assert row.error_code == code
+
+
+def test_producers_of_a_topic_that_cannot_be(ask: Ask) -> None:
+    (row,) = ask("DescribeProducers", 0, topics=[{"name": "bad name!", "partition_indexes": [0]}]).topics
+    assert [part.error_code for part in row.partitions] == [INVALID_TOPIC]
