@@ -19,6 +19,7 @@ from tidelog.records.record import Record
 
 BY_NAME = {api.name: api for api in APIS.values()}
 Ask = Callable[..., Any]
+CONCURRENT_TRANSACTIONS = 51
 #: error codes
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION = 1, 3, 17, 35
 INVALID_CONFIG, INVALID_REQUEST, RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE = 40, 42, 91, 92
@@ -167,6 +168,86 @@ def test_the_last_stable_offset_is_not_before_the_start_of_the_log(ask: Ask, top
     assert answer.topics[0].partitions[0].offset == 2
 
 
+def begin_with_offsets(ask: Ask, transactional_id: str, group: str, topic: str) -> Any:
+    """A producer in a transaction with an offset of the group."""
+    fields = {"transactional_id": transactional_id, "transaction_timeout": 60_000}
+    while (producer := ask("InitProducerId", 4, **fields, producer_id=-1, producer_epoch=-1)).error_code:
+        ask("FindCoordinator", 3, key=transactional_id, key_type=1)
+    while commit_in_transaction(ask, transactional_id, producer, group, topic):
+        ask("FindCoordinator", 3, key=group, key_type=0)
+    return producer
+
+
+def commit_in_transaction(ask: Ask, transactional_id: str, producer: Any, group: str, topic: str) -> int:
+    who = {
+        "transactional_id": transactional_id,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "group_id": group,
+    }
+    assert ask("AddOffsetsToTxn", 3, **who).error_code == 0
+    part = {
+        "partition_index": 0,
+        "committed_offset": 5,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    rows = [{"name": topic, "partitions": [part]}]
+    answer = ask("TxnOffsetCommit", 3, **who, generation_id=-1, member_id="", topics=rows)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def test_a_group_that_is_deleted_under_a_transaction_is_not_dead(ask: Ask, topic: str) -> None:
+    transactional_id, group = new_name("answers"), new_name("answers")
+    producer = begin_with_offsets(ask, transactional_id, group, topic)
+    (deleted,) = ask("DeleteGroups", 2, groups_names=[group]).results
+    assert deleted.error_code == 0
+    assert commit_in_transaction(ask, transactional_id, producer, group, topic) == 0
+
+
+def test_a_producer_that_recovers_under_its_transaction_gets_the_next_epoch(ask: Ask, topic: str) -> None:
+    """KIP-360: it is told to ask again until the transaction is aborted, and asks with the epoch it knows."""
+    transactional_id = new_name("answers")
+    producer = begin_with_offsets(ask, transactional_id, new_name("answers"), topic)
+    fields = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": 60_000,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+    }
+    deadline = time.monotonic() + 10
+    while (again := ask("InitProducerId", 4, **fields)).error_code == CONCURRENT_TRANSACTIONS:
+        assert time.monotonic() < deadline
+    assert again.error_code == 0
+    assert (again.producer_id, again.producer_epoch) == (producer.producer_id, producer.producer_epoch + 1)
+
+
+def test_what_a_member_has_to_give_up_is_its_own_until_it_says_so(ask: Ask, make_topic: TopicMaker) -> None:
+    topic, group = make_topic(2), new_name("answers")
+    join_modern(ask, group, topic, "a")
+    join_modern(ask, group, topic, "b")
+    (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
+    epoch = next(member.member_epoch for member in described.members if member.member_id == "a")
+    fields = {"group_id": group, "member_id": "a", "member_epoch": epoch, "rebalance_timeout": -1}
+    answer = ask("ConsumerGroupHeartbeat", 1, **fields, subscribed_topic_names=None, topic_partitions=None)
+    assert [list(row.partitions) for row in answer.assignment.topic_partitions] == [[0]]
+    (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
+    owned = {member.member_id: member.assignment.topic_partitions for member in described.members}
+    assert [sorted(row.partitions) for row in owned["a"]] == [[0, 1]]
+
+
+def test_what_a_member_has_to_give_up_is_its_own_though_nobody_wants_it(ask: Ask, topic: str) -> None:
+    group = new_name("answers")
+    join_modern(ask, group, topic, "a")
+    (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
+    fields = {"group_id": group, "member_id": "a", "rebalance_timeout": -1, "topic_partitions": None}
+    fields |= {"member_epoch": described.members[0].member_epoch, "subscribed_topic_names": []}
+    assert ask("ConsumerGroupHeartbeat", 1, **fields, subscribed_topic_regex="").error_code == 0
+    (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
+    (row,) = described.members[0].assignment.topic_partitions
+    assert (row.topic_name, list(row.partitions)) == (topic, [0])
+
+
 def test_what_one_may_do_with_a_topic_that_does_not_exist(ask: Ask) -> None:
     asked = {"topics": [{"name": new_name("absent")}], "allow_auto_topic_creation": False}
     (row,) = ask("Metadata", 9, **asked, include_topic_authorized_operations=True).topics
@@ -179,6 +260,35 @@ def test_what_one_may_do_with_a_topic_that_is_not_there_to_be_described(ask: Ask
     asked = {"topics": [{"name": new_name("absent")}], "response_partition_limit": 10, "cursor": None}
     (row,) = ask("DescribeTopicPartitions", 0, **asked).topics
     assert (row.error_code, row.topic_authorized_operations) == (UNKNOWN_TOPIC, 3576)
+
+
+def join_modern(ask: Ask, group: str, topic: str, member: str, assignor: str | None = None) -> None:
+    fields = {"group_id": group, "member_id": member, "member_epoch": 0, "rebalance_timeout": 9_000}
+    fields |= {"subscribed_topic_names": [topic], "topic_partitions": [], "server_assignor": assignor}
+    while ask("ConsumerGroupHeartbeat", 1, **fields).error_code:
+        ask("FindCoordinator", 3, key=group, key_type=0)
+
+
+def test_the_uniform_assignor_wins_a_tie(ask: Ask, topic: str) -> None:
+    group = new_name("answers")
+    join_modern(ask, group, topic, "a", "uniform")
+    join_modern(ask, group, topic, "b", "range")
+    assert ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups[0].assignor_name == "uniform"
+
+
+def test_offsets_that_cannot_be_deleted_are_told_once_for_a_topic(ask: Ask, topic: str) -> None:
+    group = new_name("answers")
+    join_modern(ask, group, topic, "a")
+    parts = [{"partition_index": 0}, {"partition_index": 9}]
+    (row,) = ask("OffsetDelete", 0, group_id=group, topics=[{"name": topic, "partitions": parts}]).topics
+    assert {part.partition_index: part.error_code for part in row.partitions} == {0: 86, 9: UNKNOWN_TOPIC}
+
+
+def test_a_member_without_an_expression_has_an_empty_one(ask: Ask, topic: str) -> None:
+    group = new_name("answers")
+    join_modern(ask, group, topic, "m")
+    (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
+    assert [member.subscribed_topic_regex for member in described.members] == [""]
 
 
 @pytest.mark.parametrize(("mechanism", "code"), [(2, RESOURCE_NOT_FOUND), (1, DUPLICATE_RESOURCE)])

@@ -48,6 +48,10 @@ class ConsumerGroupState(Enum):
         return self.value
 
 
+#: the assignor that is taken when as many members ask for another
+TIE_WINNER = "uniform"
+
+
 def metadata_bytes(member_id: str, member: MemberMetadata | None) -> int:
     """What a member takes in memory."""
     if member is None:
@@ -211,12 +215,12 @@ class ConsumerGroup:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def preferred_assignor(self, default: str) -> str:
-        """The assignor most members ask for; the first in the alphabet wins a tie."""
+        """The assignor most members ask for; Kafka's own default wins a tie."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.server_assignor is not None:
                 votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
-        return min(votes, key=lambda name: (-votes[name], name), default=default)
+        return min(votes, key=lambda name: (-votes[name], name != TIE_WINNER, name), default=default)
 
     @property
     def classic_count(self) -> int:

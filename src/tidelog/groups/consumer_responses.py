@@ -1,5 +1,9 @@
 """The answers about consumer groups as field mappings, under the names of the newest protocol version."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from uuid import UUID
+
 from tidelog.groups.consumer_group import CONSUMER_GROUP_TYPE, ConsumerGroup
 from tidelog.groups.consumer_schemas import CurrentAssignment, Partitions, by_topic
 from tidelog.groups.responses import Response
@@ -7,6 +11,7 @@ from tidelog.model.errors import ErrorCode
 
 CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
+NO_NAMES: Mapping[UUID, str] = MappingProxyType({})
 
 
 def heartbeat_error(error: ErrorCode, message: str | None) -> Response:
@@ -52,8 +57,11 @@ def listed(group: ConsumerGroup) -> Response:
     }
 
 
-def described(group: ConsumerGroup, default_assignor: str) -> Response:
-    names = {topic.topic_id: name for name, topic in group.topics.items()}
+def described(
+    group: ConsumerGroup, default_assignor: str, known_names: Mapping[UUID, str] = NO_NAMES
+) -> Response:
+    # What a member has to give up may be of a topic that nobody subscribes to any more.
+    names = {**known_names, **{topic.topic_id: name for name, topic in group.topics.items()}}
 
     def assignment(partitions: Partitions) -> Response:
         # A topic that is gone has no name any more.
@@ -75,8 +83,9 @@ def described(group: ConsumerGroup, default_assignor: str) -> Response:
             "client_id": metadata.client_id,
             "client_host": metadata.client_host,
             "subscribed_topic_names": metadata.subscribed_topic_names,
-            "subscribed_topic_regex": metadata.subscribed_topic_regex or None,
-            "assignment": assignment(current.assigned),
+            "subscribed_topic_regex": metadata.subscribed_topic_regex or "",
+            # until a member says that it gave a partition up, it has it
+            "assignment": assignment(current.assigned | current.pending_revocation),
             "target_assignment": assignment(group.target_of(member_id)),
             "member_type": CONSUMER_MEMBER if metadata.classic is None else CLASSIC_MEMBER,
         }

@@ -231,8 +231,11 @@ class GroupMachine:
                 self._forget_classic(group)
         elif group is None:
             self._found(group_id)
-        elif group.is_in(GroupState.DEAD) and not self._is_durable(group_id):
+        elif group.is_in(GroupState.DEAD) and not self._has_contents(group_id):
             del self.groups[group_id]
+            if self.durable.offsets.has_open_transactions(group_id):
+                # It was deleted under a transaction, which may go on.
+                self._found(group_id)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction's marker: its offsets count from here, or are forgotten."""
@@ -248,6 +251,10 @@ class GroupMachine:
             member.awaiting_sync = None
         group.state = GroupState.DEAD
         del self.groups[group.group_id]
+
+    def _has_contents(self, group_id: str) -> bool:
+        """Whether anything is left of a group, save what transactions hold back."""
+        return group_id in self.durable.groups or self.durable.offsets.has_committed(group_id)
 
     def _is_durable(self, group_id: str) -> bool:
         return group_id in self.durable.groups or self.durable.offsets.has_any(group_id)
@@ -337,7 +344,8 @@ class GroupMachine:
         group = self.durable.consumer_groups.get(group_id)
         if group is not None:
             default_assignor = self._rebalances.settings.consumer_assignors[0]
-            return consumer_responses.described(group, default_assignor)
+            names = self._consumers.image.topic_names_by_id
+            return consumer_responses.described(group, default_assignor, names)
         message = f"Group {group_id} not found."
         if group_id in self.groups:
             message = f"Group {group_id} is not a consumer group."

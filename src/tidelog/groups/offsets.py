@@ -49,6 +49,9 @@ class Offsets:
     def has_any(self, group_id: str) -> bool:
         return group_id in self._by_group or group_id in self._open_transactions
 
+    def has_committed(self, group_id: str) -> bool:
+        return group_id in self._by_group
+
     def has_open_transactions(self, group_id: str) -> bool:
         return group_id in self._open_transactions
 

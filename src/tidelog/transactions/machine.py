@@ -196,7 +196,7 @@ class TransactionMachine:
         )
         # Client version 0: no retry of the fenced producer's EndTxn may be answered with the bumped epoch.
         self._decide(
-            transaction.fenced(0, now_ms),
+            transaction.fenced(0, now_ms, recovers=command.producer_id != NO_PRODUCER_ID),
             partial(self._reply_later, command.token, _producer(ErrorCode.CONCURRENT_TRANSACTIONS)),
             partial(self._fail_producer, command.token),
         )

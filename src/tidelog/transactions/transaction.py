@@ -147,13 +147,17 @@ class Transaction:
             client_version=client_version,
         )
 
-    def fenced(self, client_version: int, now_ms: int) -> "Transaction":
-        """Abort under the next epoch, so that the producer that opened it cannot go on."""
+    def fenced(self, client_version: int, now_ms: int, *, recovers: bool = False) -> "Transaction":
+        """Abort under the next epoch, so that the producer that opened it cannot go on.
+
+        One that `recovers` asked for this itself (KIP-360): it comes again with the epoch that it knows, and
+        gets the next one.
+        """
         return self._moved_to(
             TransactionState.PREPARE_ABORT,
             now_ms,
             producer_epoch=self.producer_epoch + 1,
-            last_producer_epoch=NO_PRODUCER_EPOCH,
+            last_producer_epoch=self.producer_epoch if recovers else NO_PRODUCER_EPOCH,
             next_producer_id=NO_PRODUCER_ID,
             client_version=client_version,
         )

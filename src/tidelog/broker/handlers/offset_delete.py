@@ -20,26 +20,27 @@ def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parke
     """Delete what can be deleted; answer when it is."""
     body = request.body
     wanted: list[tuple[str, tuple[int, ...]]] = []
-    unknown: list[Mapping[str, object]] = []
+    unknown: dict[str, list[Mapping[str, object]]] = {}
     for topic in body.topics:
         indexes = [part.partition_index for part in topic.partitions]
         known = tuple(index for index in indexes if broker.image.partition(topic.name, index) is not None)
         if known:
             wanted.append((topic.name, known))
-        parts = [
-            {"partition_index": index, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-            for index in indexes
-            if index not in known
-        ]
-        if parts:
-            unknown.append({"name": topic.name, "partitions": parts})
+        for index in indexes:
+            if index not in known:
+                row = {"partition_index": index, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+                unknown.setdefault(topic.name, []).append(row)
     parked = Parked()
 
     def answer(response: Mapping[str, object]) -> None:
         topics = response["topics"]
         assert isinstance(topics, tuple)
-        extra = () if response["error_code"] else tuple(unknown)
-        parked.answer({**response, "topics": (*topics, *extra)})
+        rows = {topic["name"]: list(topic["partitions"]) for topic in topics}
+        if not response["error_code"]:
+            for name, parts in unknown.items():
+                rows.setdefault(name, []).extend(parts)
+        answered = [{"name": name, "partitions": parts} for name, parts in rows.items()]
+        parked.answer({**response, "topics": answered})
 
     error = broker.groups.ask(
         body.group_id, lambda token: DeleteOffsets(token, body.group_id, tuple(wanted)), answer
