@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance oracle oracle-record oracle-planted \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
@@ -98,6 +98,15 @@ simulation-long: $(STAMP) ## 20,000 seeds of a whole cluster under faults, in on
 conformance: $(STAMP) ## Only the real clients against a real broker
 	@tests/conformance/setup
 	@$(BIN)/pytest -q tests/conformance
+
+oracle: $(STAMP) ## The same sessions on Apache Kafka and on a broker, compared answer by answer (SESSIONS=200, SEED=1; Java and Maven)
+	@PYTHONPATH=tests $(BIN)/python -m oracle --sessions $(or $(SESSIONS),200) --seed $(or $(SEED),1)
+
+oracle-record: $(STAMP) ## Record the sessions that the test suite replays without Java anew from Apache Kafka
+	@PYTHONPATH=tests $(BIN)/python -m oracle --record $(or $(SESSIONS),120)
+
+oracle-planted: $(STAMP) ## Every difference planted on purpose is noticed by the recorded sessions
+	@PYTHONPATH=tests $(BIN)/python -m oracle --planted
 
 browser-test: $(STAMP) ## The console in a real browser (gets Debian's chromium where it is missing)
 	@tests/browser/setup

@@ -1,0 +1,161 @@
+"""The command: `python -m oracle --sessions 200 --seed 1`. See the package's own words."""
+
+import argparse
+import contextlib
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from oracle import recording, systems
+from oracle.compatibility import PAGE, written
+from oracle.coverage import Coverage
+from oracle.generator import make_session
+from oracle.judge import Difference
+from oracle.live import Pair
+from oracle.planted import PLANTED, noticed_after
+from oracle.runner import SLOW, advertised, common_versions, prepare
+from oracle.session import Session
+from oracle.shrink import shrunk, told
+
+
+def main() -> int:
+    options = _options()
+    if options.compatibility:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return 0
+    if options.planted:
+        return _planted(options)
+    if options.replay:
+        return _replay()
+    with _systems(options) as (kafka, here):
+        for system in (kafka, here):
+            prepare(system)
+        versions = common_versions(advertised(kafka), advertised(here))
+        if options.record:
+            return _record(kafka, versions, options)
+        coverage = Coverage(versions)
+        pair = Pair(kafka, here)
+        try:
+            found = _compare_all(pair, coverage, versions, options)
+        finally:
+            pair.close()
+    print(coverage.table())
+    for api, version in coverage.missing():
+        print(f"never exercised: {api} v{version}")
+    return 1 if found else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="oracle", description=__doc__)
+    parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the first session")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--store", choices=("embedded", "zookeeper"), default="embedded")
+    parser.add_argument("--show", action="store_true", help="print every session that is carried out")
+    parser.add_argument("--no-shrink", action="store_true", help="print differences of sessions as they are")
+    parser.add_argument("--stop-after", type=int, default=20, help="kinds of differences")
+    parser.add_argument(
+        "--record", type=int, metavar="COUNT", help="write so many sessions with Kafka's answers"
+    )
+    parser.add_argument("--replay", action="store_true", help="only the recorded sessions, without Kafka")
+    parser.add_argument(
+        "--planted", action="store_true", help="the recorded sessions on every planted difference"
+    )
+    parser.add_argument(
+        "--compatibility", action="store_true", help="write the tables of docs/compatibility.md"
+    )
+    parser.add_argument("--kafka", metavar="PORT,PORT", help="a Kafka that runs: its plain and its SASL port")
+    return parser.parse_args()
+
+
+def _record(kafka: systems.System, versions: dict[str, tuple[int, int]], options: argparse.Namespace) -> int:
+    sessions = (make_session(seed, versions) for seed in itertools.count(options.seed))
+    rows = itertools.islice(recording.record(kafka, sessions, "o"), options.record)
+    count = recording.write(recording.ONE_BROKER, systems.kafka_version(), versions, rows)
+    print(f"{count} sessions in {recording.ONE_BROKER}: {recording.ONE_BROKER.stat().st_size} bytes")
+    return 0
+
+
+def _replay() -> int:
+    failed = 0
+    with systems.tidelog() as here:
+        prepare(here)
+        for number, recorded in enumerate(recording.read(recording.ONE_BROKER)):
+            if found := recording.replay(here, recorded, f"o{number}-"):
+                failed += 1
+                print(told(recorded.session, found[:3]))
+    print(f"{failed} of {number + 1} recorded sessions are answered differently")
+    return 1 if failed else 0
+
+
+def _planted(options: argparse.Namespace) -> int:
+    unnoticed = 0
+    for name, plant in PLANTED.items():
+        started = time.monotonic()
+        found = noticed_after(plant, options.sessions)
+        unnoticed += found is None
+        after = f"after {found} sessions" if found else "NOT NOTICED"
+        print(f"{name}: {after}, {time.monotonic() - started:.1f} s", flush=True)
+    return 1 if unnoticed else 0
+
+
+@contextlib.contextmanager
+def _systems(options: argparse.Namespace) -> Iterator[tuple[systems.System, systems.System]]:
+    with contextlib.ExitStack() as stack:
+        if options.kafka:
+            plain, login = map(int, options.kafka.split(","))
+            kafka = systems.System("Kafka", {1: (plain, login)}, settle_seconds=0.04)
+        else:
+            kafka = stack.enter_context(systems.kafka(options.brokers))
+        yield kafka, stack.enter_context(systems.tidelog(options.brokers, store=options.store))
+
+
+def _compare_all(
+    pair: Pair, coverage: Coverage, versions: dict[str, tuple[int, int]], options: argparse.Namespace
+) -> int:
+    """Every session; how many kinds of differences there were that came again."""
+    kinds: Counter[str] = Counter()
+    unsteady: list[str] = []
+    started = time.monotonic()
+    for number, seed in enumerate(range(options.seed, options.seed + options.sessions), 1):
+        session = make_session(seed, versions, options.brokers)
+        if options.show:
+            print(told(session, []))
+        found = pair.compare(session)
+        coverage.note([session])
+        while SLOW:
+            print(f"seed {seed}: {SLOW.pop()[:400]}", flush=True)
+        if found:
+            # What comes behind the first one may follow from it.
+            kind = found[0].kind
+            if kind not in kinds and not any(one.kind == kind for one in pair.compare(session)):
+                unsteady.append(str(found[0]))
+                print(f"once, seed {seed}: {found[0]}", flush=True)
+            else:
+                kinds[kind] += 1
+                if kinds[kind] == 1:
+                    _tell(pair, session, found[0], options)
+        if number % 10 == 0 or number == options.sessions:
+            rate = number / (time.monotonic() - started)
+            print(
+                f"{number} sessions, {len(kinds)} kinds of differences, {len(unsteady)} unsteady,"
+                f" {rate:.1f} sessions/s",
+                flush=True,
+            )
+        if len(kinds) >= options.stop_after:
+            break
+    for kind, count in kinds.most_common():
+        print(f"{count:5} {kind}")
+    return len(kinds)
+
+
+def _tell(pair: Pair, session: Session, difference: Difference, options: argparse.Namespace) -> None:
+    if not options.no_shrink:
+        session = shrunk(session, difference, pair.compare_quickly)
+    print(told(session, pair.compare(session)[:3] or [difference]), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

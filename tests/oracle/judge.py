@@ -1,0 +1,75 @@
+"""Holds two transcripts of a session against each other."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+from oracle.differences import accepted
+from oracle.rules import Normaliser
+from oracle.runner import Transcript
+from oracle.session import Json, Session, Step
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Difference:
+    """One field of one answer that is not the same."""
+
+    step: Step
+    path: str
+    kafka: Json
+    here: Json
+
+    @property
+    def kind(self) -> str:
+        """What differences of the same cause have in common."""
+        return f"{self.step.api} {_without_numbers(self.path)}: {_short(self.kafka)} | {_short(self.here)}"
+
+    def __str__(self) -> str:
+        where = f"{self.step.label} {self.step.api} v{self.step.version} {self.path}"
+        return f"{where}: Kafka {_short(self.kafka)}, here {_short(self.here)}"
+
+
+def normalised(session: Session, prefix: str, transcript: Transcript) -> dict[str, Json]:
+    """The answers by label, with everything that may differ taken out."""
+    steps = {step.label: step for step in session.steps}
+    normaliser = Normaliser(prefix)
+    for label, answer in transcript:
+        normaliser.note_ids(steps[label].api, answer)
+    answers = {label: normaliser.normalise(steps[label].api, answer) for label, answer in transcript}
+    # The names of two runs of a session differ in their prefix.
+    loaded: dict[str, Json] = json.loads(json.dumps(answers).replace(prefix, "~"))
+    return loaded
+
+
+def differences(session: Session, kafka: dict[str, Json], here: dict[str, Json]) -> list[Difference]:
+    """What is not the same and not meant to be."""
+    found = []
+    for step in session.steps:
+        if step.label in kafka and step.label in here:
+            for path, ours, theirs in _compare("", kafka[step.label], here[step.label]):
+                if not accepted(step, _without_numbers(path), ours, theirs):
+                    found.append(Difference(step, path, ours, theirs))
+    return found
+
+
+def _compare(path: str, kafka: Json, here: Json) -> Iterator[tuple[str, Json, Json]]:
+    if kafka == here:
+        return
+    if isinstance(kafka, dict) and isinstance(here, dict):
+        for key in {**kafka, **here}:
+            inner = f"{path}.{key}" if path else key
+            yield from _compare(inner, kafka.get(key, "(none)"), here.get(key, "(none)"))
+    elif isinstance(kafka, list) and isinstance(here, list) and len(kafka) == len(here):
+        for number, (first, second) in enumerate(zip(kafka, here, strict=True)):
+            yield from _compare(f"{path}.{number}", first, second)
+    else:
+        yield path, kafka, here
+
+
+def _without_numbers(path: str) -> str:
+    return ".".join(part for part in path.split(".") if not part.isdigit())
+
+
+def _short(value: Json) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 300 else text[:300] + "…"

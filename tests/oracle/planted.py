@@ -1,0 +1,197 @@
+"""Differences planted in Tidelog on purpose: each has to be noticed, or the comparison is blind there.
+
+A planted difference is a name and a function that changes the code of a broker in this process, and undoes it
+at the end of a block. Some change an answer as it is written, others what the broker does.
+"""
+
+import contextlib
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from oracle import recording, systems
+from oracle.runner import prepare
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+from tidelog.records.builder import append_record
+from tidelog.records.record import parse_records
+from tidelog.storage.producer_state import Duplicate
+
+Plant = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def _answers(api: str, change: Callable[[int, Any], Any]) -> Plant:
+    """Change the fields of every answer of an API; `change(version, fields)` returns those that are sent."""
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        encode, encode_pieces = messages.encode_response, messages.encode_response_pieces
+
+        def changed(row: Any, version: int, fields: Any) -> Any:
+            return encode(row, version, change(version, fields) if row.name == api else fields)
+
+        def changed_pieces(row: Any, version: int, fields: Any) -> Any:
+            return encode_pieces(row, version, change(version, fields) if row.name == api else fields)
+
+        with (
+            mock.patch.object(messages, "encode_response", changed),
+            mock.patch.object(messages, "encode_response_pieces", changed_pieces),
+        ):
+            yield
+
+    return planted
+
+
+def _each(fields: Any, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The fields with every mapping at a path of arrays changed."""
+    key, _, rest = path.partition(".")
+    rows = fields.get(key)
+    if not isinstance(rows, list | tuple):
+        return fields
+    return {**fields, key: [_each(row, rest, change) if rest else change(dict(row)) for row in rows]}
+
+
+def _rows(api: str, path: str, **changes: Callable[[Any], Any]) -> Plant:
+    """Change fields of the mappings at a path, each from its old value."""
+
+    def change_row(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, **{key: change(row[key]) for key, change in changes.items() if key in row}}
+
+    return _answers(api, lambda version, fields: _each(fields, path, change_row))
+
+
+def _method(target: str, name: str, replacement: Callable[..., Any]) -> Plant:
+    """Another method of a class; it gets the old one first."""
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        module, _, owner = target.partition(":")
+        found = importlib.import_module(module)
+        holder = getattr(found, owner) if owner else found
+        old = holder.__dict__[name]
+
+        def new(*arguments: Any, **options: Any) -> Any:
+            return replacement(old, *arguments, **options)
+
+        with mock.patch.object(holder, name, new):
+            yield
+
+    return planted
+
+
+def _one_more(value: Any) -> Any:
+    return value + 1 if value >= 0 else value
+
+
+def noticed_after(plant: Plant, sessions_max: int) -> int | None:
+    """How many recorded sessions it takes to notice a planted difference; None if it was not noticed."""
+    with plant(), systems.tidelog(in_thread=True) as here:
+        prepare(here)
+        rows = itertools.islice(recording.read(recording.ONE_BROKER), sessions_max)
+        for number, recorded in enumerate(rows, 1):
+            if recording.replay(here, recorded, f"o{number}-"):
+                return number
+    return None
+
+
+def _forgives(*codes: ErrorCode) -> Callable[..., Any]:
+    """What would refuse with one of these codes lets it pass."""
+
+    def forgiving(old: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        found = old(*arguments, **options)
+        return ErrorCode.NONE if found in codes else found
+
+    return forgiving
+
+
+def _appends_duplicates(old: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    found = old(*arguments, **options)
+    return None if isinstance(found, Duplicate) else found
+
+
+def _loses_headers(old: Callable[..., Any], header: Any, records: Any, *rest: Any) -> Any:
+    body = bytearray()
+    for number, record in enumerate(parse_records(bytes(records), header)):
+        delta_ms = record.timestamp_ms - header.base_timestamp_ms
+        append_record(body, record._replace(headers=()), number, delta_ms)
+    return old(header, body, *rest)
+
+
+PLANTED: dict[str, Plant] = {
+    "an existing topic is an invalid request": _rows(
+        "CreateTopics", "topics", error_code=lambda code: 42 if code == 36 else code
+    ),
+    "ListOffsets is one too high": _rows("ListOffsets", "topics.partitions", offset=_one_more),
+    "Metadata leaves out the leader's epoch": _rows(
+        "Metadata", "topics.partitions", leader_epoch=lambda epoch: -1
+    ),
+    "DescribeConfigs 4 has no types": _answers(
+        "DescribeConfigs",
+        lambda version, fields: (
+            _each(fields, "results.configs", lambda row: {**row, "config_type": 0})
+            if version == 4
+            else fields
+        ),
+    ),
+    "committed metadata gets lost": _rows(
+        "OffsetFetch", "groups.topics.partitions", metadata=lambda text: ""
+    ),
+    "a generation too many": _answers(
+        "JoinGroup",
+        lambda version, fields: {**fields, "generation_id": _one_more(fields.get("generation_id", -1))},
+    ),
+    "groups are always stable": _rows("DescribeGroups", "groups", group_state=lambda state: "Stable"),
+    "an unknown transactional id is fine": _rows(
+        "DescribeTransactions", "transaction_states", error_code=lambda code: 0
+    ),
+    "unknown users are fine": _rows("DescribeUserScramCredentials", "results", error_code=lambda code: 0),
+    "quotas are shown as whole numbers": _rows(
+        "DescribeClientQuotas", "entries.values", value=lambda value: float(int(value))
+    ),
+    "aborted transactions are not told": _method(
+        "tidelog.storage.readable_log:ReadableLog", "aborted_transactions", lambda old, *rest: []
+    ),
+    "read_committed reads everything": _method(
+        "tidelog.storage.readable_log:ReadableLog",
+        "last_stable_offset",
+        lambda old, log, watermark: watermark,
+    ),
+    "any epoch of a fetch session will do": _method(
+        "tidelog.broker.fetch_sessions:FetchSession", "advance", lambda old, session, now_ms: None
+    ),
+    "sequence numbers are not checked": _method(
+        "tidelog.storage.producer_state:ProducerState", "check", lambda old, *rest, **options: None
+    ),
+    "the log start does not move": _method(
+        "tidelog.storage.partition_log:PartitionLog", "_move_log_start", lambda old, log, offset: None
+    ),
+    "a group's offsets of one topic only": _rows("OffsetFetch", "groups", topics=lambda topics: topics[:1]),
+    "the time index is not asked": _method(
+        "tidelog.storage.readable_log:ReadableLog", "offset_by_timestamp", lambda old, log, timestamp_ms: None
+    ),
+    "leader epochs end one too late": _rows(
+        "OffsetForLeaderEpoch", "topics.partitions", end_offset=_one_more
+    ),
+    "duplicates are appended": _method(
+        "tidelog.storage.producer_state:ProducerState", "check", _appends_duplicates
+    ),
+    "headers get lost when the broker compresses": _method(
+        "tidelog.records.validation", "assemble", _loses_headers
+    ),
+    "heartbeats of any generation": _method(
+        "tidelog.groups.member_requests:MemberRequests",
+        "_heartbeat_fault",
+        _forgives(ErrorCode.ILLEGAL_GENERATION),
+    ),
+    "an old epoch may end a transaction": _method(
+        "tidelog.transactions.end_rules", "_verdict_v1", _forgives(ErrorCode.PRODUCER_FENCED)
+    ),
+    "everybody may everything": _method(
+        "tidelog.security.acl:AclIndex", "allows", lambda old, *rest, **options: True
+    ),
+    "rights do not count": _method(
+        "tidelog.security.acl:AclIndex", "_applying", lambda old, index, kind, name: iter(())
+    ),
+}

@@ -1,0 +1,235 @@
+"""What of an answer may differ between two systems that are both right, as data, each with its reason.
+
+A rule is for the fields that its pattern matches: `Api.path.of.the.field`, arrays without their index, with
+the wildcards of `fnmatch`. Its action says what becomes of the field before answers are compared:
+
+- `drop`      it is left out
+- `symbol`    a value that a system makes up becomes a word with a number, in the order of appearance: what
+              was equal stays equal. Negative numbers, zero UUIDs and empty texts are themselves.
+- `sort`      the order of the array has no meaning
+- `own`       elements that do not belong to this session are left out
+- `present`   only whether there is one
+- `clock`     a time of this year is that of a broker, older ones are those of records
+"""
+
+import dataclasses
+import fnmatch
+import functools
+import json
+import re
+from typing import Any
+
+from oracle.session import Json
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of field."""
+
+    pattern: str
+    action: str
+    reason: str
+    #: what the symbol is called
+    kind: str = ""
+
+
+RULES = (
+    Rule("*.throttle_time", "drop", "depends on what else the machine does"),
+    Rule("*.error_message", "drop", "texts are for people"),
+    Rule("*.batch_index_error_message", "drop", "texts are for people"),
+    Rule("*.documentation", "present", "texts are for people"),
+    Rule("*.host", "drop", "another address"),
+    Rule("*.port", "drop", "another address"),
+    Rule("*.cluster_id", "drop", "made up by each cluster"),
+    Rule("*.log_dir", "drop", "another folder"),
+    Rule("*.total_bytes", "drop", "the disk of the machine"),
+    Rule("*.usable_bytes", "drop", "the disk of the machine"),
+    Rule("*.topic_id", "symbol", "made up by each cluster", "topic id"),
+    Rule("*.producer_id", "symbol", "handed out by each cluster", "producer id"),
+    Rule("*.ongoing_txn_producer_id", "symbol", "handed out by each cluster", "producer id"),
+    Rule("*.member_id", "symbol", "made up by each coordinator", "member"),
+    Rule("JoinGroup.leader", "symbol", "made up by each coordinator", "member"),
+    Rule("Fetch.session_id", "symbol", "made up by each broker", "fetch session"),
+    Rule("Produce.responses.partition_responses.log_append_time", "present", "a clock"),
+    Rule("DescribeTransactions.transaction_states.transaction_start_time", "present", "a clock"),
+    Rule("*.active_producers.last_timestamp", "present", "a clock"),
+    Rule("ListOffsets.topics.partitions.timestamp", "clock", "of markers and of LogAppendTime"),
+    Rule("*.records.crc", "drop", "over times and producer ids, which differ; the contents are compared"),
+    Rule("*DelegationToken.*timestamp", "drop", "a clock"),
+    Rule("*.token_id", "symbol", "made up by each cluster", "token"),
+    Rule("*.hmac", "symbol", "made up by each cluster", "hmac"),
+    Rule("*.session_lifetime", "drop", "a clock"),
+    Rule("ApiVersions.api_keys", "drop", "compared as a table, see coverage"),
+    Rule("ApiVersions.finalized_features_epoch", "drop", "counts changes of each cluster"),
+    Rule("ApiVersions.supported_features", "drop", "KRaft's own features are Kafka's alone"),
+    Rule("ApiVersions.finalized_features", "drop", "KRaft's own features are Kafka's alone"),
+    Rule("ApiVersions.zk_migration_ready", "drop", "Kafka's alone"),
+    Rule("DescribeQuorum.*", "drop", "there is no quorum"),
+    Rule("Metadata.topics", "own", "other sessions"),
+    Rule("ListGroups.groups", "own", "other sessions"),
+    Rule("ListTransactions.transaction_states", "own", "other sessions"),
+    Rule("DescribeLogDirs.results.topics", "own", "other sessions"),
+    Rule("DescribeAcls.resources", "own", "other sessions"),
+    Rule("DescribeClientQuotas.entries", "own", "other sessions"),
+    Rule("DescribeUserScramCredentials.results", "own", "other sessions"),
+    Rule("ListConfigResources.config_resources", "own", "other sessions"),
+    Rule("ListPartitionReassignments.topics", "own", "other sessions"),
+    Rule("ElectLeaders.replica_election_results", "own", "other sessions"),
+    Rule("DescribeTopicPartitions.topics", "own", "other sessions"),
+    Rule("DeleteAcls.filter_results.matching_acls", "sort", "a set"),
+    Rule("Metadata.topics", "sort", "a set"),
+    Rule("Metadata.brokers", "sort", "a set"),
+    Rule("*.isr_nodes", "sort", "a set"),
+    Rule("*.partitions", "sort", "a set, in the order of a hash table"),
+    Rule("*.topics", "sort", "a set, in the order of a hash table"),
+    Rule("Produce.responses", "sort", "a set, in the order of a hash table"),
+    Rule("Produce.responses.partition_responses", "sort", "a set, in the order of a hash table"),
+    Rule("Fetch.responses", "sort", "a set"),
+    Rule("CreatePartitions.results", "sort", "a set"),
+    Rule("DeleteTopics.responses", "sort", "a set"),
+    Rule("*.results_by_transaction", "sort", "a set"),
+    Rule("*.topic_results", "sort", "a set"),
+    Rule("*.results_by_partition", "sort", "a set"),
+    Rule("*.results_by_topic_v3_and_below", "sort", "a set"),
+    Rule("*.markers", "sort", "a set"),
+    Rule("*.configs", "sort", "a set"),
+    Rule("*.topic_partitions", "sort", "a set"),
+    Rule("*.members", "sort", "a set"),
+    Rule("ListGroups.groups", "sort", "a set"),
+    Rule("ListTransactions.transaction_states", "sort", "a set"),
+    Rule("DescribeAcls.resources", "sort", "a set"),
+    Rule("DescribeAcls.resources.acls", "sort", "a set"),
+    Rule("DescribeClientQuotas.entries", "sort", "a set"),
+    Rule("DescribeClientQuotas.entries.values", "sort", "a set"),
+    Rule("*.entity", "sort", "a set"),
+    Rule("*Scram*.results", "sort", "a set"),
+    Rule("*.credential_infos", "sort", "a set"),
+    Rule("ListConfigResources.config_resources", "sort", "a set"),
+    Rule("AlterPartitionReassignments.responses", "sort", "a set"),
+    Rule("AlterReplicaLogDirs.results", "sort", "a set"),
+    Rule("*ElectLeaders.replica_election_results", "sort", "a set"),
+    Rule("*ElectLeaders.replica_election_results.partition_result", "sort", "a set"),
+    Rule("*.active_producers", "sort", "a set"),
+    Rule("*.unknown_state_filters", "sort", "a set"),
+    Rule("*AlterConfigs.responses", "sort", "a set"),
+    Rule("DescribeConfigs.results", "sort", "a set"),
+    Rule("DeleteGroups.results", "sort", "a set"),
+    Rule("DescribeDelegationToken.tokens", "sort", "a set"),
+    Rule("FindCoordinator.coordinators", "sort", "a set"),
+    Rule("*.subscribed_topic_names", "sort", "a set"),
+    Rule("DescribeGroups.groups", "sort", "a set"),
+    Rule("ConsumerGroupDescribe.groups", "sort", "a set"),
+    Rule("OffsetFetch.groups", "sort", "a set"),
+    Rule("LeaveGroup.members", "sort", "a set"),
+    Rule("CreateTopics.topics.configs", "sort", "a set"),
+    Rule("SaslHandshake.mechanisms", "sort", "a set"),
+)
+
+
+@functools.cache
+def rules_of(path: str) -> tuple[Rule, ...]:
+    """The rules for a field, `Api.path.of.the.field`."""
+    return tuple(rule for rule in RULES if fnmatch.fnmatchcase(path, rule.pattern))
+
+
+#: the end of an id that a coordinator made up
+_MADE_UP = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
+#: times of records are before this, clocks are behind it
+_CLOCKS_FROM_MS = 1_750_000_000_000
+
+
+class Normaliser:
+    """Applies the rules to the answers of one transcript, in order."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._symbols: dict[tuple[str, Any], str] = {}
+        self._counts: dict[str, int] = {}
+
+    def note_ids(self, api: str, answer: Json) -> None:
+        """Give symbols to what an answer says by itself, before those that stand in sets without an order."""
+        if isinstance(answer, dict):
+            for key, value in answer.items():
+                for rule in rules_of(f"{api}.{key}"):
+                    if rule.action == "symbol":
+                        self._symbol(rule.kind, value)
+
+    def normalise(self, api: str, answer: Json) -> Json:
+        return self._value(api, answer)
+
+    def _value(self, path: str, value: Json) -> Json:
+        if isinstance(value, dict):
+            if "$bytes" in value or "$uuid" in value:
+                return value
+            if path.endswith(".records") and "attributes" in value:
+                return self._batch(path, value)
+            return self._mapping(path, value)
+        if isinstance(value, list):
+            return [self._value(path, one) for one in value]
+        return value
+
+    def _mapping(self, path: str, value: dict[str, Json]) -> Json:
+        result = {}
+        for key, inner in value.items():
+            inner_path = f"{path}.{key}"
+            rules = rules_of(inner_path)
+            actions = {rule.action for rule in rules}
+            if "drop" in actions:
+                continue
+            if "own" in actions and isinstance(inner, list):
+                inner = [one for one in inner if self._prefix in json.dumps(one)]
+            if "symbol" in actions:
+                result[key] = self._symbol(
+                    next(rule.kind for rule in rules if rule.action == "symbol"), inner
+                )
+                continue
+            if "present" in actions:
+                result[key] = inner not in (None, -1, "")
+                continue
+            if "clock" in actions and isinstance(inner, int) and inner >= _CLOCKS_FROM_MS:
+                result[key] = "a clock"
+                continue
+            inner = self._value(inner_path, inner)
+            if "sort" in actions and isinstance(inner, list):
+                inner = sorted(inner, key=_sort_key)
+            result[key] = inner
+        return result
+
+    def _batch(self, path: str, batch: dict[str, Json]) -> Json:
+        """A batch that the broker stamped has its own times; one that it compressed has its own size."""
+        result = self._mapping(path, batch)
+        if batch["attributes"] & 8 or batch["attributes"] & 32:
+            result["base_timestamp_ms"] = result["max_timestamp_ms"] = "a clock"
+            result["records"] = [{**one, "timestamp": "a clock"} for one in result["records"]]
+        if batch["attributes"] & 7:
+            result["batch_length"] = "compressed"
+        return result
+
+    def _symbol(self, kind: str, value: Json) -> Json:
+        if isinstance(value, dict):
+            value = next(iter(value.values()))
+        if value in (None, "", 0, -1) or isinstance(value, list) or (isinstance(value, int) and value < 0):
+            return value
+        if isinstance(value, str) and value.startswith(self._prefix) and not _MADE_UP.search(value):
+            return value
+        key = (kind, value)
+        if key not in self._symbols:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._symbols[key] = f"{kind} {self._counts[kind]}"
+        return self._symbols[key]
+
+
+def _sort_key(value: Json) -> str:
+    """The names first, so that the same element of two systems stands at the same place."""
+    if isinstance(value, dict):
+        names = [key for key in value if key in _NAMES]
+        return json.dumps([[value[key] for key in names], value], sort_keys=True)
+    return json.dumps(value, sort_keys=True)
+
+
+_NAMES = {
+    "name", "topic", "topic_name", "topic_id", "partition", "partition_index", "index", "group_id",
+    "transactional_id", "resource_name", "resource_type", "user", "node_id", "entity", "key", "producer_id",
+    "entity_type", "entity_name", "partition_id", "mechanism",
+    "member_id",
+}  # fmt: skip

@@ -1,0 +1,100 @@
+"""The smallest session that still shows a difference.
+
+Steps are left out in ever smaller groups as long as a difference of the same kind remains: the same API and
+field and values. What a left-out step would have given others is replaced by their `else`.
+"""
+
+from collections.abc import Callable, Iterator
+
+from oracle.judge import Difference
+from oracle.session import Json, Session
+from oracle.values import labels_in
+
+ATTEMPTS_MAX = 40
+
+
+def shrunk(
+    session: Session,
+    difference: Difference,
+    compare: Callable[[Session], list[Difference]],
+    attempts_max: int = ATTEMPTS_MAX,
+) -> Session:
+    """A smaller session with a difference of this kind."""
+    kind, label = difference.kind, difference.step.label
+    attempts = 0
+
+    def shows(candidate: Session) -> bool:
+        nonlocal attempts
+        attempts += 1
+        return any(found.kind == kind for found in compare(candidate))
+
+    for candidate in _guesses(session, label):
+        if len(candidate.steps) < len(session.steps) and shows(candidate):
+            session = candidate
+    size = max(1, len(session.steps) // 2)
+    while attempts < attempts_max:
+        smaller = False
+        end = len(session.steps)
+        while end > 0 and attempts < attempts_max:
+            # from behind: what comes after the difference goes first
+            labels = {step.label for step in session.steps[max(0, end - size) : end] if not step.cleanup}
+            candidate = session.without(labels)
+            if labels and shows(candidate):
+                session = candidate
+                smaller = True
+            end -= size
+        if size == 1 and not smaller:
+            break
+        size = size if smaller and size == 1 else max(1, size // 2)
+    return session
+
+
+def _guesses(session: Session, label: str) -> Iterator[Session]:
+    """What is likely to be enough: what comes before the difference, what its step needs and is about."""
+    labels = [step.label for step in session.steps]
+    end = labels.index(label) + 1
+    clean = tuple(step for step in session.steps[end:] if step.cleanup)
+    before = session.steps[:end]
+    yield Session(session.seed, before + clean)
+    needed = {label}
+    for step in reversed(before):
+        if step.label in needed:
+            needed |= labels_in(step.fields)
+    names = _names(before[-1].fields)
+    making = {
+        step.label
+        for step in before
+        if (step.api == "CreateTopics" or step.until is not None) and names & _names(step.fields)
+    }
+    close = needed | making
+    yield Session(session.seed, tuple(step for step in before if step.label in close) + clean)
+    related = {step.label for step in before if names & _names(step.fields)}
+    yield Session(session.seed, tuple(step for step in before if step.label in close | related) + clean)
+
+
+def _names(value: Json) -> set[str]:
+    """The names of this session that a request uses."""
+    if isinstance(value, list | tuple):
+        return set().union(*map(_names, value))
+    if not isinstance(value, dict):
+        return set()
+    if "$name" in value:
+        return {value["$name"]}
+    return set().union(*map(_names, value.values()))
+
+
+def told(session: Session, found: list[Difference]) -> str:
+    """A session and its differences as a person reads them."""
+    by_label: dict[str, list[Difference]] = {}
+    for difference in found:
+        by_label.setdefault(difference.step.label, []).append(difference)
+    lines = [f"session of seed {session.seed}"]
+    for step in session.steps:
+        if step.cleanup:
+            continue
+        lines.append(f"  {step}")
+        for difference in by_label.get(step.label, ()):
+            lines.append(f"      ≠ {difference.path}")
+            lines.append(f"        Kafka   {difference.kafka}")
+            lines.append(f"        Tidelog {difference.here}")
+    return "\n".join(lines)

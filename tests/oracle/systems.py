@@ -1,0 +1,250 @@
+"""The two systems, started with the same settings: Apache Kafka from Maven Central, and Tidelog.
+
+Each has a listener without a login, whose anonymous user may everything, and one with SASL for users without
+rights. Both are started once and serve many sessions. Kafka's jars come from `tests/conformance/oracle`.
+"""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog.client.client_settings import ClientSettings
+from tidelog.server.zookeeper_process import ZookeeperServers
+from tidelog.testing.broker import RunningBroker
+from tidelog.testing.cluster import RunningCluster
+from tidelog.testing.ports import ReservedPort
+
+ORACLE = Path(__file__).parents[1] / "conformance" / "oracle"
+CLUSTER_ID = "tidelog-oracle-00000000"
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 30.0
+REQUEST_TIMEOUT_MS = 15_000
+PR_SET_PDEATHSIG = 1
+USERS = ("alice", "bob")
+_LOGIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    + " ".join(f'user_{user}="secret of {user}"' for user in USERS)
+    + ";"
+)
+
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_SCRAM_MECHANISMS = ("scram-sha-256", "scram-sha-512")
+
+#: the same on both
+SHARED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": _LOGIN,
+    **{
+        f"listener.name.sasl_plaintext.{mechanism}.sasl.jaas.config": _SCRAM
+        for mechanism in _SCRAM_MECHANISMS
+    },
+    "inter.broker.listener.name": "PLAINTEXT",
+    "delegation.token.secret.key": "a secret of all brokers",
+    "num.partitions": "2",
+    "auto.create.topics.enable": "true",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "30000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    # Tidelog assigns at once, Kafka once a second
+    "group.consumer.assignment.interval.ms": "0",
+    "log.retention.ms": "-1",
+    "transaction.max.timeout.ms": "900000",
+    "log.cleaner.enable": "false",
+    "max.incremental.fetch.session.cache.slots": "10000",
+}
+
+
+def replication(brokers: int) -> dict[str, str]:
+    """Settings that depend on how many brokers there are."""
+    copies = str(min(brokers, 3))
+    return {
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": "1",
+        "default.replication.factor": copies,
+        "min.insync.replicas": "1",
+    }
+
+
+class System(NamedTuple):
+    """A running system: its name, and where its brokers listen."""
+
+    name: str
+    #: by broker id: the port without a login, the port with one
+    ports: Mapping[int, tuple[int, int]]
+    #: how long a change takes to reach every part of it
+    settle_seconds: float
+
+    def client(self, connection: str, broker_id: int) -> tuple[str, int, ClientSettings]:
+        """Where and how a connection is opened: those named after a user log in."""
+        plain, login = self.ports[broker_id]
+        options = {"client.id": connection, "request.timeout.ms": str(REQUEST_TIMEOUT_MS)}
+        user = connection.split("-")[0]
+        if user in USERS:
+            options |= {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": user,
+                "sasl.password": f"secret of {user}",
+            }
+        port = login if user in USERS else plain
+        return (
+            "127.0.0.1",
+            port,
+            ClientSettings.from_options({"bootstrap.servers": f"127.0.0.1:{port}", **options}),
+        )
+
+
+def kafka_libraries() -> Path:
+    """The folder of Kafka's jars, fetched when they are not there."""
+    found = subprocess.run([ORACLE, "jars"], check=True, stdout=subprocess.PIPE, text=True)
+    return Path(found.stdout.strip().splitlines()[-1])
+
+
+def kafka_version() -> str:
+    return next(kafka_libraries().glob("kafka_2.13-*.jar")).stem.removeprefix("kafka_2.13-")
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def kafka(brokers: int = 1) -> Iterator[System]:
+    """Apache Kafka with that many KRaft nodes, until the end of the block."""
+    libraries = kafka_libraries()
+    folder = Path(tempfile.mkdtemp(prefix="oracle-kafka-"))
+    ids = tuple(range(1, brokers + 1))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        reserved = {number: [ReservedPort() for _ in range(3)] for number in ids}
+        for each in reserved.values():
+            for port in each:
+                stack.callback(port.close)
+        processes: list[subprocess.Popen[bytes]] = []
+        voters = ",".join(f"{number}@127.0.0.1:{reserved[number][2].port}" for number in ids)
+        for number in ids:
+            plain, login, controller = (one.port for one in reserved[number])
+            listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{login}"
+            own = {
+                **SHARED,
+                **replication(brokers),
+                "process.roles": "broker,controller",
+                "node.id": str(number),
+                "controller.quorum.voters": voters,
+                "controller.listener.names": "CONTROLLER",
+                "listener.security.protocol.map": (
+                    "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+                ),
+                "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+                "advertised.listeners": listeners,
+                "log.dirs": str(folder / f"node-{number}"),
+                "share.coordinator.state.topic.replication.factor": "1",
+                "share.coordinator.state.topic.min.isr": "1",
+            }
+            properties = folder / f"node-{number}.properties"
+            properties.write_text("".join(f"{key}={value}\n" for key, value in own.items()))
+            processes.append(_launch_kafka(libraries, folder, number, properties))
+            stack.callback(_stop, processes[-1])
+        ports = {number: (reserved[number][0].port, reserved[number][1].port) for number in ids}
+        for pair in ports.values():
+            for port in pair:
+                _wait_port(port, folder, processes)
+        yield System("Kafka", ports, settle_seconds=0.04)
+
+
+def _launch_kafka(libraries: Path, folder: Path, number: int, properties: Path) -> "subprocess.Popen[bytes]":
+    java = ["java", "-cp", f"{libraries}/*"]
+    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
+    subprocess.run(formatting, check=True, capture_output=True)
+    with (folder / f"node-{number}.log").open("ab") as log:
+        return subprocess.Popen(
+            [
+                *java[:1],
+                "-Xmx1g",
+                "-XX:TieredStopAtLevel=1",
+                "-Xms256m",
+                "-XX:+UseSerialGC",
+                *java[1:],
+                "kafka.Kafka",
+                str(properties),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "LOG_DIR": str(folder)},
+            process_group=0,
+            preexec_fn=_end_with_parent,
+        )
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait(STOP_SECONDS_MAX)
+
+
+def _wait_port(port: int, folder: Path, processes: "list[subprocess.Popen[bytes]]") -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline or any(one.poll() is not None for one in processes):
+                logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in folder.glob("*.log"))
+                raise TimeoutError(f"Kafka did not start:\n{logs}") from None
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def tidelog(brokers: int = 1, *, store: str = "embedded", in_thread: bool = False) -> Iterator[System]:
+    """Tidelog with that many brokers, until the end of the block; one may run in a thread of this process."""
+    with contextlib.ExitStack() as stack:
+        reserved = {number: [ReservedPort(), ReservedPort()] for number in range(1, brokers + 1)}
+        for each in reserved.values():
+            for port in each:
+                stack.callback(port.close)
+        ports = {number: (plain.port, login.port) for number, (plain, login) in reserved.items()}
+        settings_of = {number: {"listeners": _listeners(*pair)} for number, pair in ports.items()}
+        common = {**SHARED, **replication(brokers)}
+        if brokers == 1 and store == "embedded":
+            settings = {**common, **settings_of[1]}
+            stack.enter_context(RunningBroker(settings, mode="thread" if in_thread else "process"))
+        else:
+            address = stack.enter_context(_zookeeper()) if store == "zookeeper" else None
+            stack.enter_context(
+                RunningCluster(
+                    brokers, common, settings_of=settings_of, zookeeper=address, log_level="warning"
+                )
+            )
+        yield System("Tidelog", ports, settle_seconds=0.0)
+
+
+def _listeners(plain: int, login: int) -> str:
+    return f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{login}"
+
+
+@contextlib.contextmanager
+def _zookeeper() -> Iterator[str]:
+    folder = Path(tempfile.mkdtemp(prefix="oracle-zookeeper-"))
+    try:
+        with ZookeeperServers(folder) as servers:
+            yield servers.connect_string
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,96 @@
+"""Values of a session: symbols worked out before a step is sent, answers turned into plain data."""
+
+import dataclasses
+import datetime
+import uuid
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from oracle import batches
+from oracle.session import Json
+
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+def resolve(value: Json, prefix: str, answers: Mapping[str, Json]) -> Any:
+    """The fields of a request with every symbol replaced."""
+    if isinstance(value, list | tuple):
+        return [resolve(one, prefix, answers) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((key, inner),) = value.items()
+        if key == "$name":
+            return f"{prefix}{inner}"
+        if key == "$ref":
+            return _referred(inner, prefix, answers)
+        if key == "$bytes":
+            return bytes.fromhex(inner)
+        if key == "$uuid":
+            return uuid.UUID(inner)
+        if key == "$text":
+            return inner[0] * inner[1]
+        if key == "$batches":
+            return b"".join(batches.build(resolve(one, prefix, answers)) for one in inner)
+    return {key: resolve(inner, prefix, answers) for key, inner in value.items()}
+
+
+def _referred(reference: list[Any], prefix: str, answers: Mapping[str, Json]) -> Any:
+    label, path, otherwise, plus = reference
+    found = at_path(answers.get(label), path)
+    if found is None or (isinstance(found, int) and found < 0):
+        # an answer with an error has -1 for ids and epochs
+        return resolve(otherwise, prefix, answers)
+    if isinstance(found, dict):
+        return resolve(found, prefix, answers)
+    return found + plus if plus else found
+
+
+def at_path(value: Json, path: list[str | int]) -> Json:
+    """What stands at a path of names and numbers; None if nothing does."""
+    for key in path:
+        if isinstance(key, int):
+            if not isinstance(value, list) or not -len(value) <= key < len(value):
+                return None
+            value = value[key]
+        else:
+            if not isinstance(value, dict) or key not in value:
+                return None
+            value = value[key]
+    return value
+
+
+def labels_in(value: Json) -> set[str]:
+    """The labels of the steps that a request refers to."""
+    if isinstance(value, list | tuple):
+        return set().union(*map(labels_in, value))
+    if not isinstance(value, dict):
+        return set()
+    if "$ref" in value:
+        return {value["$ref"][0]} | labels_in(value["$ref"][2])
+    return set().union(*map(labels_in, value.values()))
+
+
+def plain(value: Any, kafka_type: str = "") -> Json:
+    """An answer as mappings, lists, numbers and texts."""
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: plain(getattr(value, field.name), field.metadata.get("kafka_type", ""))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, tuple | list):
+        return [plain(one, kafka_type) for one in value]
+    if isinstance(value, Enum):
+        return int(value.value)
+    if isinstance(value, datetime.timedelta):
+        return round(value.total_seconds() * 1000)
+    if isinstance(value, datetime.datetime):
+        return round((value - _EPOCH).total_seconds() * 1000)
+    if isinstance(value, uuid.UUID):
+        return {"$uuid": str(value)}
+    if isinstance(value, bytes | bytearray | memoryview):
+        if kafka_type == "records":
+            return batches.read(bytes(value))
+        return {"$bytes": bytes(value).hex()}
+    return value
