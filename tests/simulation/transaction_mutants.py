@@ -256,7 +256,7 @@ def _nobody_waits_for_the_first() -> Patch:
 
 
 def _refused_batches_are_overtaken() -> Patch:
-    return TransactionalWrites, "_remember", lambda self, write, place, error: None
+    return TransactionalWrites, "_remember", lambda self, write, place: None
 
 
 def _refusals_count_for_ever() -> Patch:

@@ -12,9 +12,9 @@ Three rules of Kafka's are kept at the front of the queue:
 - A coordinator that is busy with the last transaction (CONCURRENT_TRANSACTIONS) is asked again by the broker,
   for producers of transactions v2: every `add.partitions.to.txn.retry.backoff.ms`, for at most
   `add.partitions.to.txn.retry.backoff.max.ms`.
-- A batch that was refused for now will come again. Until it does, batches with higher sequences of a producer
-  that is new to the partition are out of order: the lowest sequence is remembered until the log knows the
-  producer, by a batch or a marker that was appended here or that came from another leader meanwhile.
+- A batch that was refused may come again. Until it does, batches with higher sequences of a producer that is
+  new to the partition are out of order while it has that epoch: the lowest sequence is remembered until the
+  log knows the producer, by a batch or a marker that was appended here or that came from another leader.
 - Producers of transactions v2 start every epoch at sequence 0, also where the partition does not know them.
 """
 
@@ -31,20 +31,10 @@ from tidelog.storage.producer_state import ProducerState
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-#: how many sequences are remembered of batches that were refused for now; the oldest are forgotten first
+#: how many sequences are remembered of batches that were refused; the oldest are forgotten first
 LOWEST_SEQUENCES_MAX = 10_000
 
 #: refusals after which the producer sends the same batch again
-RETRIABLE = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    }
-)
 
 
 class ProducerKey(NamedTuple):
@@ -143,8 +133,8 @@ class TransactionalWrites:
         self._surroundings = surroundings
         self._queues: dict[ProducerKey, deque[Write]] = {}
         self._lowest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        """Of a producer that is new to a partition: its epoch, and the lowest sequence that was refused for
-        now."""
+        """Of a producer that is new to a partition: its epoch, and the lowest sequence that was
+        refused."""
 
     def __repr__(self) -> str:
         return f"<TransactionalWrites producers={len(self._queues)} refused={len(self._lowest)}>"
@@ -237,7 +227,7 @@ class TransactionalWrites:
                     verdict[place] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         write.append(verdict)
         for place in write.asked:
-            self._remember(write, place, verdict.get(place))
+            self._remember(write, place)
 
     def _lowest_sequence(self, key: ProducerKey, place: TopicPartition) -> int | None:
         epoch, sequence = self._lowest.get((place, key.producer_id), (-1, -1))
@@ -249,12 +239,12 @@ class TransactionalWrites:
         producers = self._surroundings.producers(place)
         return producers is not None and producers.epoch_of(key.producer_id) is not None
 
-    def _remember(self, write: Write, place: TopicPartition, error: ErrorCode | None) -> None:
+    def _remember(self, write: Write, place: TopicPartition) -> None:
         """Know, or forget, which batch of a producer that is new to a partition has to come first."""
         _, producer_id, producer_epoch = write.key
         if self._is_known(write.key, place):
             self._lowest.pop((place, producer_id), None)
-        elif error is None or error in RETRIABLE:
+        else:
             lowest = self._lowest_sequence(write.key, place)
             sequence = write.sequences[place]
             self._lowest.pop((place, producer_id), None)

@@ -194,10 +194,16 @@ def test_a_higher_epoch_begins_anew(bench: Bench) -> None:
     assert not bench.questions, "the partition knows better already"
 
 
-def test_a_final_refusal_holds_nobody_up(bench: Bench) -> None:
+def test_a_batch_that_was_refused_for_good_leaves_no_gap(bench: Bench) -> None:
+    """Whoever leaves it out needs a new epoch, in which every partition begins at 0."""
     first = bench.send((P0, 0), version=V1)
     bench.answer(ErrorCode.INVALID_TXN_STATE)
-    assert first == [ErrorCode.INVALID_TXN_STATE] and not bench.writes._lowest
+    later = bench.send((P0, 2), version=V1)
+    bench.answer()
+    assert first == [ErrorCode.INVALID_TXN_STATE] and later == [OUT_OF_ORDER]
+    again = bench.send((P0, 0), version=V1, epoch=1)
+    bench.answer()
+    assert again == [NONE] and not bench.writes._lowest
 
 
 def test_a_batch_that_the_log_refuses_keeps_its_place(bench: Bench) -> None:
