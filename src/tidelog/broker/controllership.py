@@ -51,7 +51,7 @@ from tidelog.coordination.store import (
     Write,
 )
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_LEADER
+from tidelog.model.identifiers import NO_LEADER, TopicPartition
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (
     CHANGES_KEY,
@@ -82,6 +82,8 @@ _MEMBERSHIP = "membership"
 _RETRY_TIMER = "controller retry"
 _REBALANCE_TIMER = "controller rebalance"
 _OFFLINE_TIMER = "controller offline partitions"
+#: a replica that is there, and does not say for so long how long its log is, cannot open it
+UNHEARD_MS_MAX = 30_000
 
 Results = tuple[Result, ...]
 #: results, or None when this broker is not the controller (any more) and another one must be asked
@@ -170,6 +172,8 @@ class Controllership:
         self._carrying_out = False
         self._membership_job: Job | None = None
         self._retry_ms = RETRY_MS_MIN
+        #: partitions that could be led but for the silence of a replica, and since when
+        self._unheard: dict[TopicPartition, int] = {}
 
     def __repr__(self) -> str:
         return f"<Controllership active={self.active} epoch={self.epoch} waiting={len(self._queue)}>"
@@ -210,6 +214,7 @@ class Controllership:
         self._timers.cancel(_RETRY_TIMER)
         self._timers.cancel(_REBALANCE_TIMER)
         self._timers.cancel(_OFFLINE_TIMER)
+        self._unheard = {}
         waiting = [*([self._current] if self._current is not None else []), *self._queue]
         self._current = None
         self._membership_job = None
@@ -273,10 +278,15 @@ class Controllership:
     def _elect_offline(self) -> None:
         def elected(results: Results | None) -> None:
             [result] = results or (None,)
-            if isinstance(result, LeadersElected) and any(refused for _, refused in result.outcomes):
-                self._look_after_offline()
+            if isinstance(result, LeadersElected):
+                now_ms = self._timers.monotonic_ms()
+                self._unheard = {name: self._unheard.get(name, now_ms) for name in result.silent}
+                if self._unheard:
+                    self._look_after_offline()
 
-        self.submit(ElectOffline(), elected)
+        long_ago_ms = self._timers.monotonic_ms() - UNHEARD_MS_MAX
+        impatient = tuple(name for name, since_ms in self._unheard.items() if since_ms <= long_ago_ms)
+        self.submit(ElectOffline(impatient), elected)
 
     # -- carrying out
 
@@ -407,7 +417,7 @@ class Controllership:
         old = self._door.image
         try:
             self._door.adopt(records, sequence)
-            if any(isinstance(record, BrokerRecord | ConfigRecord) for record in records):
+            if any(_may_allow_election(record) for record in records):
                 self._look_after_offline()
             self._log_events(job, old, records, self._timers.monotonic_ms() - began_ms)
         finally:
@@ -509,6 +519,13 @@ class Controllership:
                 "%s: %d leaders elected, %d partitions without a leader, in %d ms",
                 job.what, elected, leaderless, elapsed_ms,
             )  # fmt: skip
+
+
+def _may_allow_election(record: MetadataRecord) -> bool:
+    """Whether an unclean election may follow that the settings allow."""
+    if isinstance(record, PartitionRecord):
+        return record.leader == NO_LEADER
+    return isinstance(record, BrokerRecord | ConfigRecord)
 
 
 def _nothing(results: Results | None) -> None:

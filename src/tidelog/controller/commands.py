@@ -320,8 +320,11 @@ class ElectLeaders:
 class ElectOffline:
     """Elect leaders for the partitions without one whose settings allow an unclean election.
 
-    The one result names those that were elected, and those that wait for a replica's word about its log.
+    The one result names those that were elected, and those that wait for a replica's word about its log;
+    `impatient` are those that have waited long enough.
     """
+
+    impatient: tuple[TopicPartition, ...] = ()
 
     @property
     def item_count(self) -> int:

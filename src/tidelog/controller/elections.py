@@ -4,6 +4,7 @@ Elections after the death or return of a broker are decided with it, in `brokers
 """
 
 from collections import Counter
+from collections.abc import Collection
 
 from tidelog.controller.commands import Decision, ElectionType, ElectLeaders, LeadersElected, RebalanceLeaders
 from tidelog.controller.partition_change import Election, Lives, PartitionDraft
@@ -42,11 +43,14 @@ def min_isr_of(topic: TopicImage, image: ClusterImage, settings: BrokerSettings)
     return settings.get_int(MIN_ISR) if text is None else int(text)
 
 
-def elect_offline(image: ClusterImage, settings: BrokerSettings) -> Decision:
+def elect_offline(
+    image: ClusterImage, settings: BrokerSettings, impatient: Collection[TopicPartition] = ()
+) -> Decision:
     """Leaders for the partitions that have none, where an unclean election is allowed.
 
     The longest log leads: a partition waits until all its active replicas whose directories are online have
-    said how long theirs is. If there is none of them nobody is elected: nothing is begun anew unasked.
+    said how long theirs is; those of `impatient` take the longest known. If there is no such replica nobody
+    is elected: nothing is begun anew unasked.
     """
     records: list[MetadataRecord] = []
     outcomes: list[tuple[TopicPartition, Refused | None]] = []
@@ -60,7 +64,7 @@ def elect_offline(image: ClusterImage, settings: BrokerSettings) -> Decision:
             partition, name = topic.partitions[index], TopicPartition(topic.name, index)
             draft = PartitionDraft(topic.name, index, partition)
             silent = _silent(draft, lives)
-            if silent:
+            if silent and name not in impatient:
                 outcomes.append((name, _refused_while_silent(name, silent)))
                 waiting.append(name)
                 continue

@@ -121,7 +121,7 @@ class Controller:
             case ElectLeaders():
                 return elections.elect_leaders(command, image, self._settings)
             case ElectOffline():
-                return elections.elect_offline(image, self._settings)
+                return elections.elect_offline(image, self._settings, command.impatient)
             case ReportReplicaLogs():
                 return replica_logs.report_replica_logs(command, image, self._settings)
             case AlterReassignments():

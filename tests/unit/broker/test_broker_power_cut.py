@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from in_memory_cluster import InMemoryCluster, Produced
 
+from tidelog.broker.controllership import _OFFLINE_TIMER as OFFLINE_TIMER
 from tidelog.broker.handlers import elect_leaders
 from tidelog.broker.parking import Parked
-from tidelog.controller.commands import ElectionType, ElectLeaders
+from tidelog.controller.commands import AssignReplicas, ElectionType, ElectLeaders, ReplicaPlacement
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import NO_LEADER, TopicPartition
+from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
 
 T0 = TopicPartition("t", 0)
 
@@ -194,6 +195,35 @@ def test_where_unclean_elections_are_allowed_the_longest_log_leads_after_a_while
     assert cluster.state("t").leader == NO_LEADER, "others may be back in a moment"
     cluster.run_until(lambda: cluster.leader("t") is not None, timeout_ms=6_000)
     assert cluster.state("t").leader == 2
+
+
+def test_a_replica_that_never_speaks_does_not_hold_an_allowed_election_up_for_ever() -> None:
+    cluster = cluster_with_records(1, synced=(2,), unclean_leader_election_enable="true")
+    node = cluster.restart(1, power_cut=True)
+    node.broker.replication.log_reports.stop()
+    cluster.run_until(lambda: node.registered)
+    assert back(cluster, 2) == 20
+    cluster.run_for(20_000)
+    assert cluster.state("t").leader == NO_LEADER, "it may only be slow"
+    cluster.run_until(lambda: cluster.leader("t") is not None, timeout_ms=30_000)
+    assert cluster.state("t").leader == 2
+
+
+def test_an_allowed_election_follows_whatever_took_the_leader() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", replication_factor=1, unclean_leader_election_enable="true")
+    cluster.run_until(lambda: cluster.leader("t") is not None)
+    cluster.run_for(30_000)
+    assert cluster.controller is not None
+    controller = cluster.controller.broker
+    assert OFFLINE_TIMER not in controller.timers
+    holder = cluster.state("t").leader
+    placement = ReplicaPlacement(controller.image.topics["t"].topic_id, 0, LOST_DIRECTORY)
+    lost = AssignReplicas(holder, controller.image.brokers[holder].epoch, (placement,))
+    results: list[Any] = []
+    controller.metadata.submit(lost, results.extend)
+    cluster.run_until(lambda: results)
+    assert OFFLINE_TIMER in controller.timers
 
 
 def test_nothing_is_committed_while_others_may_lead() -> None:
