@@ -44,6 +44,7 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
     live = {broker.broker_id: broker for broker in command.live}
     after: dict[int, BrokerImage] = {}
     restarted: set[int] = set()
+    begun_anew: set[int] = set()
     found = Found()
     unclean: set[int] = set()
     for broker_id, registered in image.brokers.items():
@@ -54,6 +55,7 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
         after[broker_id] = _registered(begun, known, command.sequence)
         if known is not None and known.incarnation == begun.incarnation:
             continue
+        begun_anew.add(broker_id)
         if begun.unclean_shutdown:
             unclean.add(broker_id)
         found.add_placements(broker_id, begun.placements)
@@ -63,7 +65,8 @@ def brokers_changed(command: BrokersChanged, image: ClusterImage, settings: Brok
                 restarted.add(broker_id)
             found.add_missing(broker_id, known.directories, after[broker_id].directories)
     lives = Lives.of(after, frozenset(restarted), unclean=frozenset(unclean))
-    unfit = frozenset(after) - frozenset(lives.steady) | unclean
+    # Whoever begins may lack a directory again that it lacked before: dead, it might have come back with it.
+    unfit = frozenset(after) - frozenset(lives.steady) | unclean | begun_anew
     first: list[MetadataRecord] = []
     last: list[MetadataRecord] = []
     for broker_id, broker in sorted(after.items()):

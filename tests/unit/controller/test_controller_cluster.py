@@ -260,6 +260,23 @@ def test_a_lost_disk_is_no_copy() -> None:
     assert cluster.a0().leader == 1, "the disk was found"
 
 
+def test_who_comes_back_without_its_directory_for_the_second_time_is_not_waited_for() -> None:
+    """It was dead when the other one began to lead, and might have come back with it."""
+    cluster = Cluster(2)
+    cluster.create("a", (1, 2), min_insync_replicas="2")
+    cluster.lives(1)
+    cluster.run(BrokersChanged((), cluster.sequence))
+    assert set(cluster.a0().elr) == {1, 2}
+    cluster.lives(2, incarnation="second", directories=("new",))
+    assert (cluster.a0().leader, set(cluster.a0().elr)) == (NO_LEADER, {1, 2})
+    cluster.run(BrokersChanged((), cluster.sequence))
+    cluster.lives(1, incarnation="second")
+    assert (cluster.a0().leader, cluster.a0().elr) == (1, (2,))
+    cluster.lives(1, 2, incarnation="third", directories=("new",))
+    assert (cluster.a0().leader, cluster.a0().isr, cluster.a0().elr) == (1, (1,), ())
+    assert not cluster.a0().counts_on(2), "it may begin anew, and join"
+
+
 def test_a_directory_that_was_given_up_is_not_waited_for() -> None:
     """Both lose power; the disk of 1 is gone for good, and it returns on an empty one."""
     cluster = Cluster()
