@@ -4,6 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 
 import pytest
 from in_memory_cluster import InMemoryCluster, Node
@@ -129,6 +130,38 @@ def test_a_folder_that_is_gone_from_a_directory_that_is_there(noted: bool, resta
         start(cluster, node_id)
     cluster.run_until(lambda: everybody_has_everything(cluster))
     assert cluster.state("t").unclean_leader_epoch < 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_lost_one_replica_that_has_everything_is_enough(seed: int) -> None:
+    """All are killed. Two lose a folder or half of a log; they start and end at any time, in any order."""
+    random = Random(seed)
+    cluster = InMemoryCluster(log_dirs="/x,/y", seed=seed)
+    cluster.create_topic("t", min_insync_replicas="2")
+    for value in range(10):
+        assert produce(cluster, b"%d" % value).error is ErrorCode.NONE
+    cluster.run_until(lambda: in_sync(cluster, 0))
+    noted = random.random() < 0.5
+    cluster.run_for(NOTED_MS if noted else 0)
+    paths = {node_id: path_of(cluster, node_id, 0) for node_id in cluster.nodes}
+    kill_all(cluster)
+    whole = random.choice(list(paths))
+
+    def lose(disk: SimulatedDisk, node_id: int) -> None:
+        if node_id != whole and noted and random.random() < 0.5:
+            shorten(disk, paths[node_id])
+        elif node_id != whole:
+            disk.remove_tree(f"{paths[node_id]}/t-0")
+
+    for node_id in random.sample(list(paths), 3):
+        cluster.restart(node_id, before=lambda disk, lost=node_id: lose(disk, lost))
+        for _ in range(random.randint(0, 3)):
+            cluster.run_for(random.choice((0, 1, 5, 20, 200)))
+            victim = random.choice([each for each in paths if not cluster.nodes[each].dead])
+            checkpoint(cluster.nodes[victim])
+            cluster.kill(victim)
+            cluster.restart(victim)
+    cluster.run_until(lambda: everybody_has_everything(cluster))
 
 
 def test_a_broker_that_comes_back_without_a_folder_to_a_leader_copies_it() -> None:

@@ -25,6 +25,8 @@ class Machine:
     synced: dict[str, dict[Log, int]] = field(default_factory=dict)
     #: directories whose logs lost their ends in a power cut, and the cluster does not know it yet
     unclean: set[str] = field(default_factory=set)
+    #: single logs that lost records, with their directories: the broker sees it, the cluster does not yet
+    short: set[tuple[str, Log]] = field(default_factory=set)
     #: logs about to move: the target directory, noted where the log is; and the copies begun there
     moving_to: dict[str, dict[Log, str]] = field(default_factory=dict)
     unfinished: dict[str, set[Log]] = field(default_factory=dict)
@@ -47,6 +49,13 @@ class Machine:
         self.synced[directory].pop(log, None)
         for notes in self.moving_to.values():
             notes.pop(log, None)
+
+    def remove(self, log: Log) -> None:
+        """The replica is not assigned here any more: its log goes, where it can be reached."""
+        for name in self.directories:
+            self.logs[name].pop(log, None)
+            self.moving_to[name].pop(log, None)
+            self.unfinished[name].discard(log)
 
     def home(self, log: Log) -> str | None:
         """The directory that has a log."""
@@ -79,6 +88,20 @@ class Machine:
             for log, level in self.logs[name].items():
                 self.logs[name][log] = random.randint(min(self.synced[name].get(log, 0), level), level)
 
+    def lose_records(self, random: Random) -> None:
+        """Some logs of a broker that does not run are shorter than they were, or gone and begun anew."""
+        for name in self.directories:
+            for log, level in self.logs[name].items():
+                if random.random() < 0.5:
+                    self.logs[name][log] = random.choice((0, random.randint(0, level)))
+                    self.synced[name][log] = min(self.synced[name].get(log, 0), self.logs[name][log])
+                    self.short.add((name, log))
+
+    def registered(self) -> None:
+        """The cluster knows what was lost."""
+        self.unclean.difference_update(self.directories)
+        self.short = {(name, log) for name, log in self.short if name not in self.directories}
+
     def settle_folders(self, image: ClusterImage) -> None:
         """At start: of several folders of a log the one stays that the cluster counts on."""
         for log in {log for each in self.directories for log in self.logs[each]}:
@@ -93,14 +116,17 @@ class Machine:
                     del self.logs[holder][log]
 
     def placements(self, image: ClusterImage) -> tuple[ReplicaPlacement, ...]:
-        """Where logs are that the cluster believes elsewhere."""
+        """Where logs are that the cluster believes elsewhere, or that are shorter than they were."""
         found = []
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 if self.broker_id in state.replicas:
-                    directory = self._placement((topic.topic_id, index), state)
-                    if directory is not None:
-                        found.append(ReplicaPlacement(topic.topic_id, index, directory))
+                    log = (topic.topic_id, index)
+                    directory, believed = self._placement(log, state), state.directory_of(self.broker_id)
+                    home = directory or (believed if believed in self.directories else None)
+                    short = home is not None and (home, log) in self.short
+                    if home is not None and (directory is not None or short):
+                        found.append(ReplicaPlacement(topic.topic_id, index, home, short))
         return tuple(found)
 
     def _placement(self, log: Log, state: PartitionImage) -> str | None:

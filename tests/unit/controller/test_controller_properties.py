@@ -1,8 +1,8 @@
 """What holds after every decision, whatever happens in whatever order.
 
-A world of brokers that start, die, lose power or log directories, find directories again, move replicas
-between them and come back is played from a seed. It keeps
-book of the copies: a write is committed when every member of the ISR has it, and a leader that was elected
+A world of brokers that start, die, lose power, log directories or the records of single logs, find
+directories again, move replicas between them and come back is played from a seed. It keeps book of the
+copies: a write is committed when every member of the ISR has it, and a leader that was elected
 cleanly must have everything that was committed. A power cut takes a part of what was not synced, and the
 broker says so when it returns. The leader of an unclean recovery must have all that is left on the disks of
 those who had everything at the end: the members of the last ISR and ELR. Only where somebody asked for an
@@ -108,7 +108,7 @@ class World:
         self.run(self.brokers_changed())
         for machine in self.machines.values():
             if self.registered(machine.broker_id):
-                machine.unclean.difference_update(machine.directories)
+                machine.registered()
                 if self.random.random() < 0.8:
                     self.report(machine.broker_id)
 
@@ -166,7 +166,7 @@ class World:
         """Whether the end of a copy is gone in a power cut, and the cluster does not know it yet."""
         machine = self.machines[broker_id]
         home = machine.believed_home(self.log(name), partition.directory_of(broker_id))
-        return home in machine.unclean
+        return home in machine.unclean or (home, self.log(name)) in machine.short
 
     def open_replicas(self) -> None:
         """Every registered broker opens the logs that it may; it tells where it begins one anew."""
@@ -178,6 +178,8 @@ class World:
                 partition = self.image.partition(*name)
                 if partition is not None and machine.broker_id in partition.replicas:
                     self.open_replica(machine, name, partition)
+                elif partition is not None:
+                    machine.remove(self.log(name))
 
     def open_replica(self, machine: Machine, name: TopicPartition, partition: PartitionImage) -> None:
         log, broker_id = self.log(name), machine.broker_id
@@ -186,7 +188,11 @@ class World:
             return
         counted_on = partition.counts_on(broker_id)
         if believed in machine.directories and home is None:
-            assert log not in machine.unfinished[believed] or not counted_on
+            # Elected uncleanly, it begins in whatever directory the controller has chosen.
+            elected = (
+                broker_id == partition.leader and partition.unclean_leader_epoch == partition.leader_epoch
+            )
+            assert log not in machine.unfinished[believed] or not counted_on or elected
             machine.begin(log, believed)
         elif not counted_on and (self.healing or self.random.random() < 0.7):
             if home is None:
@@ -451,7 +457,10 @@ class World:
         self, command: Command, name: TopicPartition, before: PartitionImage, after: PartitionRecord
     ) -> None:
         """A new leader has what it must have; then what it does not have is given up."""
-        if self.machines[after.leader].unclean and not self.registered(after.leader):
+        machine, log = self.machines[after.leader], self.log(name)
+        home = machine.believed_home(log, after.directories[after.replicas.index(after.leader)])
+        in_doubt = home in machine.unclean or (home, log) in machine.short
+        if in_doubt and not self.registered(after.leader):
             return  # its end is not noticed yet: nobody will hear of its leadership
         has = self.level(name, after.leader, after, online=True)
         unclean = after.unclean_leader_epoch == after.leader_epoch
@@ -530,6 +539,8 @@ class World:
                 self.run(self.shut_down(machine.broker_id))
         if self.random.random() < 0.15:
             machine.lose_directories(self.random)
+        if self.random.random() < 0.15:
+            machine.lose_records(self.random)
         if self.random.random() < 0.6:
             # Sometimes before anybody noticed the end.
             self.start(machine.broker_id)
