@@ -115,6 +115,16 @@ class Machine:
                 if holder != (kept if kept in holders else holders[0]) or not here:
                     del self.logs[holder][log]
 
+    def remove_strays(self, image: ClusterImage) -> None:
+        """While it runs: the logs go of which the replica is not here any more."""
+        for home in self.directories:
+            for log in list(self.logs[home]):
+                topic = image.topic_by_id(log[0])
+                state = None if topic is None else image.partition(topic.name, log[1])
+                if state is None or self.broker_id not in state.replicas:
+                    del self.logs[home][log]
+                    self.moving_to[home].pop(log, None)
+
     def placements(self, image: ClusterImage) -> tuple[ReplicaPlacement, ...]:
         """Where logs are that the cluster believes elsewhere, or that are shorter than they were."""
         found = []

@@ -174,6 +174,7 @@ class World:
             if not self.registered(machine.broker_id):
                 continue
             machine.forget_moves()
+            machine.remove_strays(self.image)
             for name, _ in self.partitions():
                 partition = self.image.partition(*name)
                 if partition is not None and machine.broker_id in partition.replicas:
@@ -260,7 +261,7 @@ class World:
         assert self.run(FailDirectories(machine.broker_id, epoch, (failed,), tuple(lost))) == (Done(),)
         assert failed not in self.image.brokers[machine.broker_id].directories
         for directory in machine.directories:
-            machine.unfinished[directory] -= {(each.topic_id, each.partition) for each in lost}
+            machine.unfinished[directory] -= set(machine.logs[failed])
 
     def partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
         return [
