@@ -167,9 +167,10 @@ def test_others_are_served_while_a_long_request_is(
         stream.sendall(metadata(7, 40_000, 6))
         while not len(edge.long_work):
             time.sleep(0.0005)
-        rounds = 0
+        served_meanwhile = 0
         while len(edge.long_work):
             assert client.ask("metadata", 12, topics=[]).brokers
-            rounds += 1
+            served_meanwhile += bool(len(edge.long_work))
         assert struct.unpack_from(">i", receive(stream))[0] == 7
-    assert rounds > 5
+    # How many depends on how the machine shares its time; in one step it would be none.
+    assert served_meanwhile
