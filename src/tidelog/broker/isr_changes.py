@@ -89,6 +89,12 @@ class IsrChanges:
         if replicas is not None and replicas.may_join(follower_id, partition.high_watermark):
             self._propose(partition, replicas.isr | {follower_id})
 
+    def confirm(self, partition: "Partition") -> None:
+        """Tell the controller that the leader lives, which ends the last known ELR."""
+        replicas = partition.replicas
+        if replicas is not None and replicas.pending_isr is None:
+            self._propose(partition, replicas.isr)
+
     def consider_all(self, partition: "Partition") -> None:
         """Something else has changed: have those join who could not when they last fetched."""
         replicas = partition.replicas

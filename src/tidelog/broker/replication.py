@@ -429,6 +429,8 @@ class Replication:
             self._load(partition)
         if replicas is not None:
             self.isr_changes.consider_all(partition)
+            if state.last_known_elr and partition.not_enough_replicas() is None:
+                self.isr_changes.confirm(partition)
         if partition.awaited and not partition.progressing:
             broker.note_progress(partition)
 

@@ -49,6 +49,7 @@ def change_isr(command: ChangeIsr, image: ClusterImage, settings: BrokerSettings
             results.append(refused)
             continue
         draft = PartitionDraft(topic.name, change.partition, partition)
+        draft.confirmed = True
         if set(change.isr) != set(partition.isr):
             draft.isr = change.isr
         record = draft.settle(lives, min_isr_of(topic, image, settings))

@@ -22,7 +22,8 @@ the replicas, the ISR or the reassignment; `settle` then applies these rules, in
    empty one. Nobody leads who is offline, unless nobody else is there in an unclean election: then it begins
    anew, in another directory.
 6. Whoever left the ISR is in the ELR as long as the ISR has fewer than `min.insync.replicas` members: nothing
-   is committed meanwhile, so they all have everything committed (KIP-966).
+   is committed meanwhile, so they all have everything committed (KIP-966). The last known ELR stays until the
+   leader has said that it lives: a session outlives its broker by some seconds.
 7. The leader epoch grows when the leader changes or begins a new life, and when a member was shut out of the
    ISR or of the replicas. It does not when a leader shrinks or expands its own ISR. The partition epoch grows
    with every change.
@@ -126,6 +127,7 @@ class PartitionDraft:
         "_fenced",
         "_unclean",
         "adding",
+        "confirmed",
         "doubtful",
         "elr",
         "given_up",
@@ -153,6 +155,8 @@ class PartitionDraft:
         self.removing = present.removing
         #: the directory of each replica that was there before, where it is known
         self.places = dict(zip(present.replicas, present.directories, strict=False))
+        #: the leader itself asks for this, so it lives, and has everything committed
+        self.confirmed = False
         #: replicas of which their brokers say that the log may lack records that it had
         self.doubtful: frozenset[int] = _NOBODY
         #: replicas whose directories are lost for good, as somebody has just said
@@ -276,7 +280,12 @@ class PartitionDraft:
     def _keep_eligible(self, min_insync_replicas: int) -> None:
         """Let the ELR and the last known ELR follow from the ISR as it is now."""
         if self._unclean or len(self.isr) >= min(min_insync_replicas, len(self.replicas)):
-            self.elr = self.last_known_elr = ()
+            # Members that seem to be alive may have lost power too: the leader's word is waited for.
+            kept = () if self._unclean or self.confirmed else self.last_known_elr
+            self.elr = ()
+            self.last_known_elr = tuple(
+                replica for replica in self.replicas if replica in kept and replica not in self.isr
+            )
             return
         replicas, in_sync = self.replicas, self.isr
         left = (*self.present.isr, *self.elr)

@@ -400,14 +400,15 @@ class LogDirectories:
         return Home(found, offline=True)
 
     def is_noted(self, topic_partition: TopicPartition, believed: str) -> bool:
-        """Whether the checkpoints speak of a log in the directory where it is believed: it was there."""
+        """Whether the checkpoints speak of records in the directory where a log is believed: it was there."""
         expected = self.directory_by_id(believed)
         searched = self.directories if expected is None else [expected]
         return any(self._notes(directory, topic_partition) for directory in searched)
 
     @staticmethod
     def _notes(directory: LogDirectory, topic_partition: TopicPartition) -> bool:
-        return topic_partition in directory.recovery_points or topic_partition in directory.high_watermarks
+        noted = (directory.recovery_points, directory.high_watermarks)
+        return any(offsets.get(topic_partition, 0) > 0 for offsets in noted)
 
     def forget_unfinished_copies(self) -> None:
         """The cluster knows where every log is: what is left of earlier moves tells nothing any more."""

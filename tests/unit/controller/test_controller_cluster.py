@@ -296,6 +296,32 @@ def test_a_directory_that_was_given_up_is_not_waited_for() -> None:
     assert cluster.image.topics["b"].partitions[0].leader == 1, "it was found all the same"
 
 
+def test_who_returns_from_a_power_cut_first_is_not_forgotten() -> None:
+    """All lose power. The sessions of 2 and 3 have not ended when 1 is back: it leaves the ISR to them."""
+    cluster = Cluster()
+    cluster.create("a", (1, 2, 3), min_insync_replicas="2")
+    cluster.restarts(1, "second", unclean_shutdown=True)
+    assert (set(cluster.a0().isr), cluster.a0().last_known_elr) == ({2, 3}, (1,))
+    cluster.lives(1)
+    cluster.run(BrokersChanged((), cluster.sequence))
+    cluster.lives(2, 3, incarnation="second", unclean_shutdown=True)
+    cluster.report("a", b2=(0, 10), b3=(0, 0))
+    assert cluster.a0().leader == NO_LEADER, "the log of 1 may be longer"
+    cluster.lives(1, 2, 3, incarnation="third", unclean_shutdown=False)
+    cluster.report("a", b1=(0, 90))
+    assert cluster.a0().leader == 1
+
+
+def test_a_leader_that_lives_ends_the_last_known_elr() -> None:
+    """Only the machine of 1 lost power: the leader says so, and 1 is not waited for later."""
+    cluster = Cluster()
+    cluster.create("a", (2, 1, 3), min_insync_replicas="2")
+    cluster.restarts(1, "second", unclean_shutdown=True)
+    assert (cluster.a0().leader, cluster.a0().last_known_elr) == (2, (1,))
+    cluster.change(cluster.a0().isr)
+    assert (set(cluster.a0().isr), cluster.a0().last_known_elr) == ({2, 3}, ())
+
+
 def test_a_doubtful_copy_that_was_given_up_is_not_waited_for() -> None:
     cluster = Cluster()
     cluster.create("a", (1, 2))

@@ -364,7 +364,7 @@ class World:
     def check_state(self, name: TopicPartition, partition: PartitionImage) -> None:
         eligible = partition.isr or partition.elr
         needed = min(self.min_isr(name), len(partition.replicas))
-        assert len(partition.isr) < needed or not (partition.elr or partition.last_known_elr), (
+        assert len(partition.isr) < needed or not partition.elr, (
             f"{name}: an ELR beside an ISR that is large enough: {partition}"
         )
         brokers = self.image.brokers
