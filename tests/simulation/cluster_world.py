@@ -369,20 +369,24 @@ class ClusterWorld(Cluster):
             self._calm = node_id
 
     def _may_lose(self, node_id: int) -> bool:
-        """Whether every ISR with this broker has others that run undisturbed, and will for a while."""
+        """Whether every partition that counts on this broker has others in sync, who run undisturbed and will
+        for a while."""
         if self._in_blackout():
             return False
-        in_sync = any(node_id in (*record.isr, *record.elr) for record in self.audit.partitions.values())
-        if not in_sync and not self.audit.brokers[node_id].alive:
+        counting = [
+            record
+            for record in self.audit.partitions.values()
+            if node_id in (*record.isr, *record.elr, *record.last_known_elr)
+        ]
+        if not counting and not self.audit.brokers[node_id].alive:
             # Nobody relies on it, and no change that is under way can make it part of an ISR.
             return True
         if self._is_calm() or self.now_ms < max(self._commands_until_ms, self._disturbed_ms + SESSION_MS):
             return False
-        for record in self.audit.partitions.values():
-            if node_id in (*record.isr, *record.elr):
-                others = [self.machines[other] for other in record.isr if other != node_id]
-                if not others or not all(self._undisturbed(other) for other in others):
-                    return False
+        for record in counting:
+            others = [self.machines[other] for other in record.isr if other != node_id]
+            if not others or not all(self._undisturbed(other) for other in others):
+                return False
         return True
 
     def _undisturbed(self, machine: Machine) -> bool:
