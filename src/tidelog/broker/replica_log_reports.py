@@ -64,7 +64,7 @@ class ReplicaLogReports:
 
     def _send_soon(self, delay_ms: int) -> None:
         # Not in this turn: all partitions that an image has left without a leader go together.
-        if not self._in_flight and _TIMER not in self._broker.timers:
+        if not self._in_flight and (delay_ms == 0 or _TIMER not in self._broker.timers):
             self._broker.timers.set(_TIMER, self._broker.clock.now_ms() + delay_ms, self._send)
 
     def _send(self) -> None:
@@ -91,17 +91,13 @@ class ReplicaLogReports:
         self._in_flight = False
         if self._stopped:
             return
-        delay_ms = 0
         for partition, result in zip(asked, results, strict=True):
-            if not isinstance(result, Refused):
-                self._waiting.pop(partition, None)
-            else:
-                # Whether it is still to be said is decided when it is said again.
+            if isinstance(result, Refused):
                 log.debug("the log of %s was not taken note of: %s", partition, result.code.name)
-                self._waiting[partition] = self._waiting.pop(partition, None)
-                delay_ms = RETRY_MS
-        if self._waiting:
-            self._send_soon(delay_ms)
+            # Also what was taken note of may be given up again, where the controller did not know yet in
+            # which directory the log is. Whether it is still to be said the image tells, next time.
+            self._waiting[partition] = self._waiting.pop(partition, None)
+        self._send_soon(0 if len(self._waiting) > len(asked) else RETRY_MS)
 
     def __repr__(self) -> str:
         return f"<ReplicaLogReports waiting={len(self._waiting)} in_flight={self._in_flight}>"
