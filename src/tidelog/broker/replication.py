@@ -258,8 +258,8 @@ class Replication:
             and state.leader == broker.node_id
             and state.unclean_leader_epoch > known.leader_epoch
         )
-        deceived = home.directory is None and believed == announced and not given_up
-        offline = home.offline or deceived or (home.directory is None and self._may_be_missing(believed))
+        never_moved = home.directory is None and believed == announced and not given_up
+        offline = home.offline or never_moved or (home.directory is None and self._may_be_missing(believed))
         if home.directory is None and not offline:
             if self._is_lost(place, state):
                 self.offline[place] = OfflineReplica(believed, True, announced, state.leader_epoch)
@@ -271,8 +271,8 @@ class Replication:
             self.offline.pop(place, None)
             return True
         lost = home.lost or (known is not None and known.lost and believed != LOST_DIRECTORY)
-        self.offline[place] = OfflineReplica(believed, lost or deceived, announced, state.leader_epoch)
-        if deceived:
+        self.offline[place] = OfflineReplica(believed, lost or never_moved, announced, state.leader_epoch)
+        if never_moved:
             broker.placements.expect(place, LOST_DIRECTORY, lambda: None)
         return False
 

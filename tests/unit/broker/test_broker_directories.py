@@ -422,8 +422,8 @@ def _move(cluster: InMemoryCluster, node_id: int) -> tuple[str, str]:
     return home, target
 
 
-def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> None:
-    """The cluster is being told of the other directory when the one with the log fails."""
+def _announced_move() -> tuple[InMemoryCluster, int, str, str]:
+    """A cluster that is being told of a move of its only copy: its holder, from where and whereto."""
     cluster = InMemoryCluster(log_dirs="/x,/y")
     cluster.create_topic("t", replication_factor=1)
     assert produce(cluster, b"only").error is ErrorCode.NONE
@@ -431,6 +431,13 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
     broker = cluster.broker(holder)
     home, target = _move(cluster, holder)
     cluster.run_until(lambda: broker.placements._in_flight)
+    return cluster, holder, home, target
+
+
+def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> None:
+    """The cluster is being told of the other directory when the one with the log fails."""
+    cluster, holder, home, target = _announced_move()
+    broker = cluster.broker(holder)
     ids = directory_ids(cluster, holder)
     assert cluster.state("t").directory_of(holder) == ids[home], "it is not known yet"
     cluster.nodes[holder].disk.fail_directory(home)
@@ -447,13 +454,8 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
 
 
 def test_a_log_that_was_lost_while_it_moved_begins_anew_when_an_election_says_so() -> None:
-    cluster = InMemoryCluster(log_dirs="/x,/y")
-    cluster.create_topic("t", replication_factor=1)
-    assert produce(cluster, b"only").error is ErrorCode.NONE
-    holder = cluster.state("t").leader
+    cluster, holder, home, target = _announced_move()
     broker = cluster.broker(holder)
-    home, target = _move(cluster, holder)
-    cluster.run_until(lambda: broker.placements._in_flight)
     cluster.nodes[holder].disk.fail_directory(home)
     broker.directory_failures.failed(broker.log_directories.directory_of(TopicPartition("t", 0)), "broken")
     cluster.run_for(3_000)

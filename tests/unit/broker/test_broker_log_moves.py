@@ -1,5 +1,6 @@
 """A replica's log moves to another data folder while it is appended to; crashes at every step."""
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -188,6 +189,26 @@ def test_a_log_that_is_cut_meanwhile_is_copied_again(
     assert content(node) == before
 
 
+class Crash(BaseException):
+    """The broker ends in the middle of something."""
+
+
+def _crash_at(disk: Any, step: int) -> None:
+    """Have the operation on names with this number, counted from 1, and all later ones end the broker."""
+    calls = count(1)
+
+    def ending(operation: Any) -> Any:
+        def run(*arguments: Any, **named: Any) -> Any:
+            if next(calls) >= step:
+                raise Crash
+            return operation(*arguments, **named)
+
+        return run
+
+    for name in ("rename", "sync_directory", "remove", "replace_atomically"):
+        setattr(disk, name, ending(getattr(disk, name)))
+
+
 @pytest.mark.parametrize("step", range(1, 60))
 @pytest.mark.parametrize("power_cut", [False, True])
 def test_a_crash_anywhere_leaves_one_whole_log(step: int, power_cut: bool) -> None:
@@ -199,23 +220,8 @@ def test_a_crash_anywhere_leaves_one_whole_log(step: int, power_cut: bool) -> No
         produce(node, value)
     goal = target(node)
     assert move(node, goal) is ErrorCode.NONE
-    calls = [0]
-
-    class Crash(BaseException):
-        pass
-
-    def counted(operation: Any) -> Any:
-        def run(*arguments: Any, **named: Any) -> Any:
-            calls[0] += 1
-            if calls[0] >= step:
-                raise Crash
-            return operation(*arguments, **named)
-
-        return run
-
     disk = node.disk
-    for name in ("rename", "sync_directory", "remove", "replace_atomically"):
-        setattr(disk, name, counted(getattr(disk, name)))
+    _crash_at(disk, step)
     try:
         finish(node)
         crashed = False
@@ -275,22 +281,7 @@ def _crashed_in_a_move(step: int) -> tuple[NodeUnderTest, list[bytes]]:
     for value in values:
         produce(node, value)
     assert move(node, target(node)) is ErrorCode.NONE
-    calls = [0]
-
-    class Crash(BaseException):
-        pass
-
-    def counted(operation: Any) -> Any:
-        def run(*arguments: Any, **named: Any) -> Any:
-            calls[0] += 1
-            if calls[0] >= step:
-                raise Crash
-            return operation(*arguments, **named)
-
-        return run
-
-    for name in ("rename", "sync_directory", "remove", "replace_atomically"):
-        setattr(node.disk, name, counted(getattr(node.disk, name)))
+    _crash_at(node.disk, step)
     try:
         for number in range(200):
             if not node.broker.log_moves.futures:
