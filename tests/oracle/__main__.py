@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from oracle import recording, systems
 from oracle.compatibility import PAGE, written
 from oracle.coverage import Coverage
-from oracle.generator import make_session
+from oracle.generator import Versions, make_session
 from oracle.judge import Difference
 from oracle.live import Pair
 from oracle.planted import PLANTED, noticed_after
@@ -70,10 +70,18 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _record(kafka: systems.System, versions: dict[str, tuple[int, int]], options: argparse.Namespace) -> int:
-    sessions = (make_session(seed, versions) for seed in itertools.count(options.seed))
-    rows = itertools.islice(recording.record(kafka, sessions, "o"), options.record)
-    count = recording.write(recording.ONE_BROKER, systems.kafka_version(), versions, rows)
+def _record(kafka: systems.System, versions: Versions, options: argparse.Namespace) -> int:
+    coverage = Coverage(versions)
+    pool = (make_session(seed, versions) for seed in range(options.seed, options.seed + recording.POOL))
+    telling = recording.most_telling(pool, coverage)
+
+    def rows() -> Iterator[recording.Recorded]:
+        for row in itertools.islice(recording.record(kafka, telling, "o"), options.record):
+            coverage.note([row.session])
+            yield row
+
+    count = recording.write(recording.ONE_BROKER, systems.kafka_version(), versions, rows())
+    print(coverage.table())
     print(f"{count} sessions in {recording.ONE_BROKER}: {recording.ONE_BROKER.stat().st_size} bytes")
     return 0
 
@@ -112,9 +120,7 @@ def _systems(options: argparse.Namespace) -> Iterator[tuple[systems.System, syst
         yield kafka, stack.enter_context(systems.tidelog(options.brokers, store=options.store))
 
 
-def _compare_all(
-    pair: Pair, coverage: Coverage, versions: dict[str, tuple[int, int]], options: argparse.Namespace
-) -> int:
+def _compare_all(pair: Pair, coverage: Coverage, versions: Versions, options: argparse.Namespace) -> int:
     """Every session; how many kinds of differences there were that came again."""
     kinds: Counter[str] = Counter()
     unsteady: list[str] = []

@@ -7,6 +7,11 @@ from oracle.generator import Versions
 from oracle.session import Session
 
 
+def covered_by(session: Session) -> set[tuple[str, int]]:
+    """What a session asks for, by API and version."""
+    return {(step.api, step.version) for step in session.steps if not step.cleanup}
+
+
 class Coverage:
     """Counts steps by API and version."""
 

@@ -1,9 +1,11 @@
 """Sessions with Kafka's answers, kept for runs without Java.
 
 A recording is a gzip file of JSON lines. The first line tells the version of Apache Kafka, the versions of
-the APIs and the number of brokers; each further line has a session and the normalised answers by label, with
-`~` for the prefix of the session's names. Sessions that Kafka did not answer alike twice are not recorded:
-they depend on time.
+the APIs and the number of brokers; each further line has a session, the prefix of its names, and the answers
+by label with every field as Kafka sent it. The rules are applied when a recording is read: a changed rule
+needs no new one. Sessions that Kafka did not answer alike twice, by the rules of that day, are not recorded:
+they depend on time. So that every version of every API is in a recording of few sessions, those that add the
+most to it come first (`most_telling`).
 """
 
 import gzip
@@ -12,26 +14,29 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from oracle.coverage import Coverage, covered_by
+from oracle.generator import Versions
 from oracle.judge import Difference, differences, normalised
-from oracle.runner import Runner
+from oracle.runner import Runner, Transcript
 from oracle.session import Json, Session
 from oracle.systems import System
 
 FOLDER = Path(__file__).parent / "recordings"
 ONE_BROKER = FOLDER / "one-broker.jsonl.gz"
-FORMAT = 1
+FORMAT = 2
+#: how many seeds are looked through for sessions with versions that are not recorded yet
+POOL = 2000
 
 
 class Recorded(NamedTuple):
     """One session and what Kafka answered."""
 
     session: Session
-    answers: dict[str, Json]
+    prefix: str
+    transcript: Transcript
 
 
-def write(
-    path: Path, kafka_version: str, versions: dict[str, tuple[int, int]], rows: Iterable[Recorded]
-) -> int:
+def write(path: Path, kafka_version: str, versions: Versions, rows: Iterable[Recorded]) -> int:
     """Write a recording; how many sessions it has."""
     path.parent.mkdir(exist_ok=True)
     count = 0
@@ -39,8 +44,8 @@ def write(
     with path.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as file:
         head = {"format": FORMAT, "kafka": kafka_version, "brokers": 1, "versions": versions}
         file.write(json.dumps(head).encode() + b"\n")
-        for session, answers in rows:
-            line = {"session": session.to_json(), "answers": answers}
+        for session, prefix, transcript in rows:
+            line = {"session": session.to_json(), "prefix": prefix, "answers": dict(transcript)}
             file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
             count += 1
     return count
@@ -58,23 +63,36 @@ def read(path: Path) -> Iterator[Recorded]:
         next(file)
         for line in file:
             row = json.loads(line)
-            yield Recorded(Session.from_json(row["session"]), row["answers"])
+            yield Recorded(Session.from_json(row["session"]), row["prefix"], list(row["answers"].items()))
+
+
+def most_telling(sessions: Iterable[Session], recorded: Coverage) -> Iterator[Session]:
+    """Sessions that exercise what is not `recorded` yet, the most telling one first; then the others."""
+    left = {session.seed: (session, covered_by(session)) for session in sessions}
+    while left:
+        missing = set(recorded.missing())
+        seed = max(left, key=lambda one: len(left[one][1] & missing)) if missing else min(left)
+        yield left.pop(seed)[0]
 
 
 def record(kafka: System, sessions: Iterable[Session], prefix: str) -> Iterator[Recorded]:
     """Every session that Kafka answers alike when it is asked twice."""
     for session in sessions:
-        first, second = (_answers(kafka, session, f"{prefix}{session.seed}{turn}-") for turn in "ab")
+        names = [f"{prefix}{session.seed}{turn}-" for turn in "ab"]
+        first, second = (Recorded(session, name, Runner(kafka, name).run(session)) for name in names)
         # what is not answered takes as long in every replay
-        if first == second and not any("timeout" in answer for answer in first.values()):
-            yield Recorded(session, first)
+        late = any("timeout" in answer for _, answer in first.transcript)
+        if not late and kafka_answers(first) == kafka_answers(second):
+            yield first
+
+
+def kafka_answers(recorded: Recorded) -> dict[str, Json]:
+    """What Kafka answered, by the rules of today."""
+    return normalised(*recorded)
 
 
 def replay(system: System, recorded: Recorded, prefix: str) -> list[Difference]:
     """What a system answers differently."""
-    here = _answers(system, recorded.session, prefix)
-    return differences(recorded.session, recorded.answers, here)
-
-
-def _answers(system: System, session: Session, prefix: str) -> dict[str, Json]:
-    return normalised(session, prefix, Runner(system, prefix).run(session))
+    session = recorded.session
+    here = normalised(session, prefix, Runner(system, prefix).run(session))
+    return differences(session, kafka_answers(recorded), here)

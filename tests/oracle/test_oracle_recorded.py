@@ -3,22 +3,22 @@
 `make oracle-record` makes the recording anew, `make oracle` runs both systems side by side.
 """
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
-from oracle import recording, systems
+from oracle import recording, rules, systems
 from oracle.compatibility import PAGE, written
 from oracle.coverage import Coverage
 from oracle.planted import PLANTED, noticed_after
+from oracle.rules import Rule
 from oracle.runner import prepare
 from oracle.shrink import told
 from oracle.systems import System
 
 #: planted differences that are tried in every run of the suite; `python -m oracle --planted` tries all
 SHORT = ("ListOffsets is one too high", "sequence numbers are not checked")
-
-MISSING_MAX = 10
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,24 @@ def test_the_page_on_compatibility_has_these_tables() -> None:
 
 
 def test_every_version_is_exercised_by_what_is_recorded() -> None:
-    """All but a few, which live runs reach: the recording has only so many sessions."""
-    coverage = Coverage(
-        {name: tuple(span) for name, span in recording.head(recording.ONE_BROKER)["versions"].items()}
-    )
+    versions = {name: tuple(span) for name, span in recording.head(recording.ONE_BROKER)["versions"].items()}
+    coverage = Coverage(versions)
     coverage.note(recorded.session for recorded in recording.read(recording.ONE_BROKER))
-    assert len(coverage.missing()) <= MISSING_MAX, coverage.missing()
+    assert coverage.missing() == []
+    assert len(coverage.counts) >= sum(last - first + 1 for first, last in versions.values())
+
+
+def test_a_rule_counts_for_what_was_recorded_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = next(recording.read(recording.ONE_BROKER))
+    assert "error_message" not in json.dumps(recording.kafka_answers(recorded))
+    assert "throttle_time" in json.dumps(recorded.transcript)
+    more = Rule("*error_code", "drop", "to see a rule at work")
+    monkeypatch.setattr(rules, "RULES", (*rules.RULES, more))
+    rules.rules_of.cache_clear()
+    try:
+        assert "error_code" not in json.dumps(recording.kafka_answers(recorded))
+    finally:
+        rules.rules_of.cache_clear()
 
 
 @pytest.mark.parametrize("name", SHORT)
