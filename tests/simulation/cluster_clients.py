@@ -169,7 +169,8 @@ class Producer(Client):
             batch = Batch(self._next_sequence, count, bytes(data))
             self._next_sequence += count
             self.under_way.append(batch)
-            if not self._one_by_one:
+            alone = self.under_way[0] is batch and not self._resting
+            if alone or not self._one_by_one:
                 self._send(batch)
         self.after(random.choice((5, 50, 100, 200)), self._tick)
 
@@ -271,7 +272,8 @@ class Producer(Client):
         if self.under_way:
             self._send(self.under_way[0])
         else:
-            self._one_by_one = False
+            # A leader that does not know an idempotent producer takes whichever of its batches comes first.
+            self._one_by_one = self.producer_id >= 0 and not self.acknowledged
 
 
 class Reader(Client):

@@ -615,6 +615,8 @@ class ClusterWorld(Cluster):
         def stop() -> None:
             if machine.ended:
                 return
+            # What made it ready to stop may have moved its watermarks, too: nobody could look later.
+            self.checker.check(machine)
             broker = machine.broker
             broker.stop_chores()
             broker.leave_cluster()
