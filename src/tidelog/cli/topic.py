@@ -148,7 +148,8 @@ def list_topics(connection: Connection, internal: bool, as_json: bool) -> None:
         columns = ("topic", "partitions", "replication factor", "under-replicated")
         print_table(columns, [tuple(row.values()) for row in rows])
     else:
-        click.echo("There are no topics yet. Create one: tidelog topic create orders")
+        unseen = " (or none that this user may see)" if connection.properties else ""
+        click.echo(f"There are no topics yet{unseen}. Create one: tidelog topic create orders")
 
 
 @topic.command()

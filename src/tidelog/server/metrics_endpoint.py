@@ -133,7 +133,11 @@ class MetricsEndpoint:
         """What the broker does by itself and cannot at present; nothing of who or what is in its topics."""
         broker = self._edge.broker
         found = [job.name for job in broker.jobs.failing()]
-        housekeeping = getattr(broker, "housekeeping", None)  # it is there once the logs are open
+        # Both are there once the logs are open.
+        directories = getattr(broker, "log_directories", None)
+        if directories is not None and directories.offline:
+            found.append(f"log directories ({len(directories.offline)} offline)")
+        housekeeping = getattr(broker, "housekeeping", None)
         if housekeeping is not None and housekeeping.uncleanable:
             found.append(f"compaction of {len(housekeeping.uncleanable)} partitions")
         return found

@@ -79,9 +79,12 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
 
 
 def stored_cluster_id(disk: Disk, directories: Iterable[str]) -> str | None:
-    """The cluster id that the data directories were formatted with; None if none of them was."""
+    """The cluster id that the data directories were formatted with; None if none that can be read was."""
     for directory in directories:
-        properties = read_meta_properties(disk, directory)
+        try:
+            properties = read_meta_properties(disk, directory)
+        except OSError:
+            continue
         if properties is not None:
             return properties.cluster_id
     return None
@@ -258,6 +261,8 @@ def _open(disk: Disk, found: _Found, owner: Owner) -> LogDirectory:
         directory_id = encode_topic_id(owner.new_directory_id())
         properties = MetaProperties(owner.cluster_id, owner.node_id, directory_id)
         disk.replace_atomically(f"{path}/{META_PROPERTIES}", properties.encode())
+        if not formatted:
+            logger.info("log.dirs: %s is new, and begins as directory.id %s", path, directory_id)
     marker = f"{path}/{CLEAN_SHUTDOWN}"
     clean_shutdown = disk.exists(marker)
     kept = clean_shutdown or not formatted or kept_its_end(disk, path)

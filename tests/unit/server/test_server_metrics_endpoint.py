@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -357,3 +358,17 @@ def test_errors_that_nobody_expected_are_counted(
     while value(read(get(client, "/metrics")[2]), "tidelog_unexpected_errors_total") != before + 1:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_health_counts_the_log_directories_that_are_offline(tmp_path: Path) -> None:
+    """Their paths are nothing for everybody; `tidelog doctor` names them."""
+    (tmp_path / "file").write_text("not a directory")
+    thread = BrokerThread(settings(tmp_path, log_dirs=f"{tmp_path / 'good'},{tmp_path / 'file'}"))
+    info = thread.start()
+    with ExitStack() as stack:
+        stack.callback(thread.stop)
+        host, _, port = info.metrics.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+        client = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_SECONDS)
+        stack.callback(client.close)
+        assert get(client, "/healthz")[2] == "ok, but failing: log directories (1 offline)\n"
+        assert json.loads(get(client, "/readyz")[2])["failing"] == ["log directories (1 offline)"]

@@ -96,7 +96,10 @@ def test_directories_keep_their_ids_in_any_order(disk: SimulatedDisk) -> None:
     assert directory_ids(again) == ids
 
 
-def test_an_empty_directory_is_not_taken_for_one_that_is_missing(disk: SimulatedDisk) -> None:
+def test_an_empty_directory_is_not_taken_for_one_that_is_missing(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     directories = open_directories(disk, "/x", "/y")
     ids = directory_ids(directories)
     directories.close()
@@ -117,6 +120,7 @@ def test_an_empty_directory_is_not_taken_for_one_that_is_missing(disk: Simulated
     for options in ({"replica_counts": {ids["/x"]: 1}}, {"replica_counts": known, "lost": (ids["/y"],)}):
         taken = reopen(**options)
         assert not taken.offline and directory_ids(taken)["/y"] != ids["/y"]
+        assert f"/y is new, and begins as directory.id {directory_ids(taken)['/y']}" in caplog.text
         taken.close()
         disk.remove_tree("/y")
     # All are empty: another machine in the broker's place.
