@@ -14,7 +14,9 @@ from tidelog.client.client_settings import ClientSettings
 from tidelog.client.link import Link
 from tidelog.protocol import messages
 from tidelog.protocol.apis import APIS
+from tidelog.records.batch import LOG_APPEND_TIME_BIT, read_header
 from tidelog.records.builder import build_batch
+from tidelog.records.compression import Codec
 from tidelog.records.record import Record
 
 BY_NAME = {api.name: api for api in APIS.values()}
@@ -22,6 +24,8 @@ Ask = Callable[..., Any]
 CONCURRENT_TRANSACTIONS = 51
 #: error codes
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION = 1, 3, 17, 35
+CORRUPT, TOO_LARGE, INVALID_ACKS, OUT_OF_ORDER, INVALID_EPOCH = 2, 10, 21, 45, 47
+INVALID_MAPPING, UNKNOWN_CODEC, INVALID_RECORD = 49, 76, 87
 INVALID_CONFIG, INVALID_REQUEST, RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE = 40, 42, 91, 92
 
 
@@ -347,3 +351,192 @@ def test_throttled_replicas_are_numbers(ask: Ask, topic: str, replicas: str, cod
 def test_producers_of_a_topic_that_cannot_be(ask: Ask) -> None:
     (row,) = ask("DescribeProducers", 0, topics=[{"name": "bad name!", "partition_indexes": [0]}]).topics
     assert [part.error_code for part in row.partitions] == [INVALID_TOPIC]
+
+
+def begin_transactional(ask: Ask, transactional_id: str) -> Any:
+    fields = {"transactional_id": transactional_id, "transaction_timeout": 60_000}
+    while (producer := ask("InitProducerId", 4, **fields, producer_id=-1, producer_epoch=-1)).error_code:
+        ask("FindCoordinator", 3, key=transactional_id, key_type=1)
+    return producer
+
+
+def batch_of(producer: Any = None, sequence: int = 0, *, transactional: bool = False, **more: Any) -> bytes:
+    who = {}
+    if producer is not None:
+        who = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+        who |= {"base_sequence": sequence, "transactional": transactional}
+    return build_batch([Record(0, 1_600_000_000_000, b"k", b"v")], **who, **more)
+
+
+def damaged(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+def produce(ask: Ask, topic: str, batch: bytes, version: int = 9, **more: Any) -> Any:
+    rows = [{"name": topic, "partition_data": [{"index": more.pop("partition", 0), "records": batch}]}]
+    fields = {"transactional_id": None, "acks": -1, "timeout": 9_000, "topic_data": rows, **more}
+    return ask("Produce", version, **fields).responses[0].partition_responses[0]
+
+
+def delete_all(ask: Ask, topic: str) -> None:
+    rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    assert ask("DeleteRecords", 1, topics=rows, timeout=9_000).topics[0].partitions[0].error_code == 0
+
+
+def transaction_of(ask: Ask, transactional_id: str) -> tuple[str, list[str]]:
+    (row,) = ask("DescribeTransactions", 0, transactional_ids=[transactional_id]).transaction_states
+    return row.transaction_state, [each.topic for each in row.topics]
+
+
+@pytest.mark.parametrize("kind", ["LogAppendTime", "CreateTime"])
+def test_a_marker_has_the_time_of_its_topic(ask: Ask, make_topic: TopicMaker, kind: str) -> None:
+    topic = make_topic(1, message_timestamp_type=kind)
+    transactional_id = new_name("answers")
+    producer = begin_transactional(ask, transactional_id)
+    batch = batch_of(producer, transactional=True)
+    assert produce(ask, topic, batch, 12, transactional_id=transactional_id).error_code == 0
+    fields = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    assert ask("EndTxn", 5, transactional_id=transactional_id, **fields, committed=True).error_code == 0
+    deadline = time.monotonic() + 10
+    while True:
+        (row,) = ask("Fetch", 12, **fetch_fields(topic, 0, offset=1)).responses[0].partitions
+        if row.records or time.monotonic() > deadline:
+            break
+    marker = read_header(memoryview(row.records))
+    assert marker.control
+    assert bool(marker.attributes & LOG_APPEND_TIME_BIT) is (kind == "LogAppendTime")
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(-1, -1), (-2, INVALID_EPOCH)])
+def test_a_marker_needs_an_epoch(ask: Ask, topic: str, epoch: int, code: int) -> None:
+    rows = [{"name": topic, "partition_indexes": [0]}]
+    marker = {"producer_id": 7_000_000, "producer_epoch": epoch, "transaction_result": True, "topics": rows}
+    answer = ask("WriteTxnMarkers", 1, markers=[{**marker, "coordinator_epoch": 0}])
+    assert answer.markers[0].topics[0].partitions[0].error_code == code
+
+
+def test_a_batch_that_is_out_of_order_has_its_partition_added(ask: Ask, topic: str) -> None:
+    """Transactions v2: the coordinator adds it before the log looks at the batch."""
+    transactional_id = new_name("answers")
+    producer = begin_transactional(ask, transactional_id)
+    batch = batch_of(producer, 5, transactional=True)
+    row = produce(ask, topic, batch, 12, transactional_id=transactional_id)
+    assert (row.error_code, row.log_start_offset) == (OUT_OF_ORDER, 0)
+    assert transaction_of(ask, transactional_id) == ("Ongoing", [topic])
+
+
+def test_a_batch_with_wrong_acks_has_its_partition_added(ask: Ask, topic: str) -> None:
+    transactional_id = new_name("answers")
+    batch = batch_of(begin_transactional(ask, transactional_id), transactional=True)
+    row = produce(ask, topic, batch, 12, transactional_id=transactional_id, acks=5)
+    assert row.error_code == INVALID_ACKS
+    assert transaction_of(ask, transactional_id) == ("Ongoing", [topic])
+
+
+def test_what_is_no_batch_has_no_partition_added(ask: Ask, topic: str) -> None:
+    transactional_id = new_name("answers")
+    batch = batch_of(begin_transactional(ask, transactional_id), transactional=True)[:-1]
+    row = produce(ask, topic, batch, 12, transactional_id=transactional_id)
+    assert (row.error_code, row.log_start_offset) == (INVALID_RECORD, -1)
+    assert transaction_of(ask, transactional_id) == ("Empty", [])
+
+
+@pytest.mark.parametrize("refused_before", [True, False])
+def test_the_contents_of_a_transactional_batch_are_looked_at_before_its_order(
+    ask: Ask, topic: str, refused_before: bool
+) -> None:
+    transactional_id = new_name("answers")
+    producer = begin_transactional(ask, transactional_id)
+    if refused_before:
+        batch = damaged(batch_of(producer, transactional=True))
+        assert produce(ask, topic, batch, 12, transactional_id=transactional_id).error_code == CORRUPT
+    batch = batch_of(producer, 1, transactional=True)
+    row = produce(ask, topic, damaged(batch), 12, transactional_id=transactional_id)
+    assert row.error_code == CORRUPT
+    assert produce(ask, topic, batch, 12, transactional_id=transactional_id).error_code == OUT_OF_ORDER
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "start"),
+    [
+        ("damaged", CORRUPT, -1),
+        ("cut off", INVALID_RECORD, -1),
+        ("nothing", INVALID_RECORD, -1),
+        ("an old format", INVALID_RECORD, -1),
+        ("too large", TOO_LARGE, -1),
+        ("an offset of its own", INVALID_RECORD, 1),
+        ("a gap", OUT_OF_ORDER, 1),
+    ],
+)
+def test_where_the_log_starts_is_told_by_the_log(
+    ask: Ask, make_topic: TopicMaker, fault: str, code: int, start: int
+) -> None:
+    topic = make_topic(1, max_message_bytes="200")
+    fields = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1, "transaction_timeout": 9_000}
+    producer = ask("InitProducerId", 4, **fields)
+    assert produce(ask, topic, batch_of(producer)).error_code == 0
+    delete_all(ask, topic)
+    batch = batch_of()
+    bad = {
+        "damaged": damaged(batch),
+        "cut off": batch[:-1],
+        "nothing": b"",
+        "an old format": batch[:16] + b"\1" + batch[17:],
+        "too large": build_batch([Record(0, 1, b"k", b"v" * 200)]),
+        "an offset of its own": bytes(7) + b"\7" + batch[8:],
+        "a gap": batch_of(producer, 5),
+    }[fault]
+    row = produce(ask, topic, bad)
+    assert (row.error_code, row.log_start_offset) == (code, start)
+
+
+def test_a_batch_that_was_there_already_has_a_time(ask: Ask, topic: str) -> None:
+    """That of the first time, though its topic has CreateTime."""
+    fields = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1, "transaction_timeout": 9_000}
+    batch = batch_of(ask("InitProducerId", 4, **fields))
+    first, second = produce(ask, topic, batch), produce(ask, topic, batch)
+    assert (first.base_offset, first.log_append_time) == (0, None)
+    assert (second.error_code, second.base_offset) == (0, 0)
+    assert second.log_append_time.timestamp() == 1_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch", "code"),
+    [
+        ({}, batch_of(), INVALID_ACKS),
+        ({}, damaged(batch_of()), INVALID_ACKS),
+        ({}, batch_of()[:-1], INVALID_RECORD),
+        ({"partition": 9}, batch_of(), UNKNOWN_TOPIC),
+        ({"partition": 9}, batch_of()[:-1], UNKNOWN_TOPIC),
+        ({"version": 6}, batch_of(codec=Codec.ZSTD), UNKNOWN_CODEC),
+    ],
+    ids=["alone", "damaged", "cut off", "no partition", "no partition, cut off", "zstd in version 6"],
+)
+def test_acks_that_do_not_exist_are_not_the_first_fault(
+    ask: Ask, topic: str, asked: dict[str, int], batch: bytes, code: int
+) -> None:
+    assert produce(ask, topic, batch, acks=5, **asked).error_code == code
+
+
+def test_the_coordinators_verdict_comes_before_acks(ask: Ask, topic: str) -> None:
+    batch = batch_of(begin_transactional(ask, new_name("answers")), transactional=True)
+    row = produce(ask, topic, batch, 12, acks=5, transactional_id=new_name("other"))
+    assert row.error_code == INVALID_MAPPING
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch", "code"),
+    [
+        ({}, batch_of(), INVALID_TOPIC),
+        ({"acks": 5}, batch_of(), INVALID_ACKS),
+        ({"partition": 99}, batch_of(), UNKNOWN_TOPIC),
+        ({}, b"", INVALID_RECORD),
+    ],
+    ids=["alone", "wrong acks", "no partition", "nothing"],
+)
+def test_an_internal_topic_is_not_the_first_fault(
+    ask: Ask, asked: dict[str, int], batch: bytes, code: int
+) -> None:
+    while ask("FindCoordinator", 3, key="answers", key_type=0).error_code:
+        pass
+    assert produce(ask, "__consumer_offsets", batch, **asked).error_code == code

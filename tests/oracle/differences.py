@@ -92,6 +92,19 @@ MEANT: tuple[Meant, ...] = (
         "such a producer cannot be fenced",
     ),
     Meant(
+        "a transactional batch without a producer id",
+        "appended",
+        "INVALID_RECORD",
+        "no transaction could end it",
+    ),
+    Meant(
+        "EndTxn 5 of a producer whose transaction somebody else ended with the next epoch",
+        "INVALID_TXN_STATE, or that epoch if it aborts",
+        "PRODUCER_FENCED",
+        "who was fenced is told so, and does not get the epoch that fenced it",
+        (Accepted("EndTxn", "error_code", 48, 90, "fenced"),),
+    ),
+    Meant(
         "`min.cleanable.dirty.ratio` = NaN",
         "taken",
         "INVALID_CONFIG",
@@ -131,24 +144,8 @@ MEANT: tuple[Meant, ...] = (
 ACCEPTED = tuple(row for meant in MEANT for row in meant.accepted)
 
 
-_PARTITION = "responses.partition_responses."
 #: defects that are known and not mended yet
 OPEN: tuple[Accepted, ...] = (
-    Accepted("Produce", _PARTITION + "log_start_offset", -1, None, "a batch that is refused before the log"),
-    Accepted("Produce", _PARTITION + "log_start_offset", None, -1, "a batch that is refused by the log"),
-    # The contents and the epoch of a transactional batch are looked at before its place in the order.
-    Accepted("Produce", _PARTITION + "error_code", None, 45, "a transactional batch with two faults"),
-    Accepted("Produce", _PARTITION + "record_errors", None, [], "the same"),
-    Accepted("Produce", _PARTITION + "log_append_time", True, False, "a batch that was there already"),
-    Accepted("Produce", _PARTITION + "error_code", 3, 21, "wrong acks, and a partition that does not exist"),
-    Accepted("Produce", _PARTITION + "error_code", 76, 21, "wrong acks, and a codec that is not supported"),
-    *(
-        Accepted(
-            "DescribeTransactions", f"transaction_states.{field}", None, None, "what a refused batch added"
-        )
-        for field in ("transaction_state", "transaction_start_time", "topics")
-    ),
-    Accepted("EndTxn", "error_code", 48, 90, "version 5 with the epoch before, which version 5 did not end"),
     # KAFKA-20268
     Accepted(
         "ConsumerGroup*", "*epoch", ONE_MORE, None, "groups begin with epoch 1, their first member with 2"

@@ -344,8 +344,8 @@ class Partition:
         if header.producer_id >= 0:
             verdict = log.producers.check(header, from_client=from_client)
             if type(verdict) is Duplicate:
-                stamp_ms = verdict.timestamp_ms if log_append_time_ms >= 0 else -1
-                return Appended(verdict.base_offset, stamp_ms, self._flush_of(verdict.last_offset))
+                flush_to = self._flush_of(verdict.last_offset)
+                return Appended(verdict.base_offset, verdict.timestamp_ms, flush_to)
             if verdict is not None:
                 return verdict  # type: ignore[return-value]
         if self.flush_fault is not None:
@@ -370,6 +370,20 @@ class Partition:
         self.appended_bytes += size_bytes
         flush_to = self._flush_due(end_offset - base_offset, now_ms) if self.flushes else -1
         return Appended(base_offset, log_append_time_ms, flush_to)
+
+    def refuse_in_order(
+        self,
+        records: memoryview | None,
+        now_ms: int,
+        refusal: Refused,
+        checked: CheckedBatch | Refused | None = None,
+    ) -> Refused:
+        """What is said of a batch that must not be appended: what is wrong with its contents comes first."""
+        if records is None:
+            return refusal
+        if checked is None:
+            checked = check_produced(records, self.rules, now_ms)
+        return checked if isinstance(checked, Refused) else refusal
 
     def append_run(self, views: Sequence[memoryview], now_ms: int) -> list[int] | Refused | None:
         """Append several batches of producers without ids with one write; return their base offsets.
@@ -467,12 +481,21 @@ class Partition:
         now_ms: int,
     ) -> Refused | None:
         """Append the marker that ends a producer's transaction here; None when it is in the log."""
+        if producer_id == NO_PRODUCER_ID or producer_epoch == NO_PRODUCER_EPOCH:
+            return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker needs a producer id and an epoch")
         refused = self.not_enough_replicas()
         if refused is not None:
             return refused
         base_offset = self.log.log_end_offset
         batch = build_control_batch(
-            committed, producer_id, producer_epoch, coordinator_epoch, now_ms, base_offset, self.leader_epoch
+            committed,
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            now_ms,
+            base_offset,
+            self.leader_epoch,
+            log_append_time=self.rules.log_append_time,
         )
         header = read_header(batch)
         refused = self.log.producers.check_marker(

@@ -16,6 +16,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.protocol.produce import ProduceRequest, decode_request
 from tidelog.records.batch import ATTRIBUTES_POSITION, HEADER_SIZE, TRANSACTIONAL_BIT, read_header
+from tidelog.records.validation import unframed
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -106,9 +107,16 @@ def submit(
             partition, _ = broker.find_partition(topic, index)
             if partition is None or records is None or not is_transactional(records):
                 continue
+            if unframed(records) is not None:
+                continue  # refused before anybody is asked
             header = read_header(records)
+            if header.producer_id < 0:
+                continue  # refused for its contents
             producers.add((header.producer_id, header.producer_epoch))
             sequences.setdefault(TopicPartition(partition.topic, index), header.base_sequence)
+    if not producers:
+        append({})
+        return
     if len(producers) != 1:
         append(dict.fromkeys(sequences, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         return

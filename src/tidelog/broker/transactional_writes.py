@@ -16,6 +16,7 @@ Three rules of Kafka's are kept at the front of the queue:
   new to the partition are out of order while it has that epoch: the lowest sequence is remembered until the
   log knows the producer, by a batch or a marker that was appended here or that came from another leader.
 - Producers of transactions v2 start every epoch at sequence 0, also where the partition does not know them.
+  That is looked at behind the coordinator's word: a batch that is refused for it has its partition added.
 """
 
 from collections import deque
@@ -173,15 +174,13 @@ class TransactionalWrites:
         transactional_id, producer_id, producer_epoch = write.key
         refused: dict[TopicPartition, ErrorCode] = {}
         unverified: list[TopicPartition] = []
-        for place, sequence in write.sequences.items():
+        for place in write.sequences:
             producers = self._surroundings.producers(place)
             if producers is None or producers.has_open_transaction(producer_id, producer_epoch):
                 continue
             epoch = producers.epoch_of(producer_id)
             if epoch is not None and producer_epoch < epoch:
                 refused[place] = ErrorCode.INVALID_PRODUCER_EPOCH
-            elif epoch is None and sequence != 0 and write.client_version >= TRANSACTIONS_V2:
-                refused[place] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             else:
                 unverified.append(place)
         write.asked = tuple(unverified)
@@ -220,11 +219,14 @@ class TransactionalWrites:
 
     def _finish(self, write: Write, verdict: dict[TopicPartition, ErrorCode]) -> None:
         """Have the batches appended that may be, in the order of their sequences."""
-        if self._lowest:
-            for place in write.asked:
-                lowest = self._lowest_sequence(write.key, place)
-                if place not in verdict and lowest is not None and write.sequences[place] > lowest:
-                    verdict[place] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        starts_at_zero = write.client_version >= TRANSACTIONS_V2
+        for place in write.asked if self._lowest or starts_at_zero else ():
+            sequence = write.sequences[place]
+            if place in verdict or sequence == 0 or self._is_known(write.key, place):
+                continue
+            lowest = self._lowest_sequence(write.key, place)
+            if starts_at_zero or (lowest is not None and sequence > lowest):
+                verdict[place] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         write.append(verdict)
         for place in write.asked:
             self._remember(write, place)

@@ -175,8 +175,10 @@ def build_control_batch(
     timestamp_ms: int,
     base_offset: int = 0,
     leader_epoch: int = NO_EPOCH,
+    *,
+    log_append_time: bool = False,
 ) -> bytes:
-    """Build the marker that ends a transaction in one partition."""
+    """Build the marker that ends a transaction in one partition; the topic may have LogAppendTime."""
     key = _CONTROL_KEY.pack(_CONTROL_VERSION, CONTROL_COMMIT if commit else CONTROL_ABORT)
     value = _END_MARKER_VALUE.pack(_CONTROL_VERSION, coordinator_epoch)
     return build_batch(
@@ -187,6 +189,7 @@ def build_control_batch(
         transactional=True,
         control=True,
         leader_epoch=leader_epoch,
+        log_append_time_ms=timestamp_ms if log_append_time else None,
     )
 
 

@@ -279,8 +279,16 @@ def _too_large(size_bytes: int, rules: ProduceRules) -> Refused:
     )
 
 
+def unframed(view: memoryview) -> Refused | None:
+    """Why `view` is not exactly one batch of magic 2, as its length and the batch's say; None if it is."""
+    if len(view) >= HEADER_SIZE:
+        header = read_header(view)
+        if header.size_bytes == len(view) and header.magic == MAGIC:
+            return None
+    return _refuse_unframed(view)
+
+
 def _refuse_unframed(view: memoryview) -> Refused:
-    """Say why `view` is not exactly one batch of magic 2."""
     size_bytes = len(view)
     if size_bytes < LOG_OVERHEAD:
         return _invalid("There must be one record batch per partition.")

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
+from tidelog.model.identifiers import NO_EPOCH, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from tidelog.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.checksum import crc32c
 from tidelog.storage.disk import Disk
@@ -194,7 +194,9 @@ class ProducerState:
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return None
+            if header.producer_epoch >= NO_PRODUCER_EPOCH:
+                return None
+            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"there is no epoch {header.producer_epoch}")
         is_late_copy = (
             transaction_version >= 2
             and header.producer_epoch == producer.epoch

@@ -279,7 +279,8 @@ def test_produce_12_adds_the_partition(node: NodeUnderTest) -> None:
 def test_a_lost_first_batch_is_noticed(node: NodeUnderTest) -> None:
     _, pid, epoch = init(node)
     assert produce(node, pid, epoch, 3, version=12) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert state(node) == "Empty"
+    assert state(node) == "Ongoing", "the partition was added before its log looked at the batch"
+    assert partition(node).log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("version", [8, 9, 12])
@@ -539,6 +540,7 @@ def test_describing(node: NodeUnderTest) -> None:
 
 @pytest.mark.parametrize("version", versions("write_txn_markers"))
 def test_markers_from_elsewhere(node: NodeUnderTest, version: int) -> None:
+    init(node)
     _, pid, epoch = init(node)
     add(node, pid, epoch)
     produce(node, pid, epoch)

@@ -14,6 +14,11 @@ librdkafka, refused as Kafka 4 does.
 
 Transactional batches need the transactional id in the request, and the word of its coordinator before the
 first batch of a transaction in each partition (see transactional_produce).
+
+A batch may have several faults; the first of these is told, as in Kafka: no right to write, a partition that
+does not exist, bytes that are no batch of a format that the version may have, the coordinator's verdict, acks
+that do not exist, an internal topic, a leader elsewhere, too few replicas, contents, place in the order. The
+log start offset is told by those of the log itself, where they do not doubt the bytes or the disk.
 """
 
 import struct
@@ -56,7 +61,7 @@ from tidelog.records.batch import (
     read_header,
 )
 from tidelog.records.compression import Codec
-from tidelog.records.validation import TakesLong
+from tidelog.records.validation import TakesLong, unframed
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -75,6 +80,15 @@ ACKS_VALID = (-1, 0, 1)
 SHORT_PREFIX = struct.Struct(">hhi")
 #: the same behind the size of the frame
 FRAME_PREFIX = struct.Struct(">ihhi")
+#: refusals of a log that do not tell where it starts
+START_UNKNOWN = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 #: the one client that may write to internal topics, as in Kafka
 ADMIN_CLIENT_ID = "__admin_client"
 
@@ -208,9 +222,8 @@ def _handle_transactional(
     found: Checked | None,
 ) -> bytes | Parked | None:
     """Append what the coordinator of the transactional id permits; its word may come later."""
-    if request.acks not in ACKS_VALID or not _may_transact(broker, context, request.transactional_id):
-        valid = request.acks in ACKS_VALID
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if valid else ErrorCode.INVALID_REQUIRED_ACKS
+    if not _may_transact(broker, context, request.transactional_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if request.acks == ACKS_NONE:
             raise CloseConnection(f"acks=0 batches failed with {code.name}")
         return encode_response(_refuse_all(request, code), version, correlation_id)
@@ -271,11 +284,8 @@ def _append_all(
     acks = request.acks
     now_ms = broker.clock.now_ms()
     targets = Targets({}, {})
-    if acks in ACKS_VALID:
-        doing = Doing(acks, version, now_ms, targets, refused, found, quick)
-        answers = _append_topics(broker, context, request, doing)
-    else:
-        answers = _refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
+    doing = Doing(acks, version, now_ms, targets, refused, found, quick)
+    answers = _append_topics(broker, context, request, doing)
     _count_errors(broker, answers)
     if acks == ACKS_NONE:
         for partition in targets.flushes:
@@ -327,7 +337,7 @@ def handle_again(
             return None
     if isinstance(outcome, Refused):
         # Not the long way: the batch may have been patched already, and would be refused for that.
-        refusal = _refusal(partition.index, outcome, partition.log.log_start_offset)
+        refusal = _refusal(partition, outcome, records)
         broker.metrics.requests.error(PRODUCE, outcome.code)
         return encode_response([(shape.topic, [refusal])], version, correlation_id)
     base_offset, log_append_time_ms, _ = outcome
@@ -369,7 +379,7 @@ def handle_run(
     if outcome is None:
         return None
     if isinstance(outcome, Refused):
-        refusal = [(shape.topic, [_refusal(partition.index, outcome, partition.log.log_start_offset)])]
+        refusal = [(shape.topic, [_refusal(partition, outcome, views[0])])]
         for _ in correlation_ids:
             broker.metrics.requests.error(PRODUCE, outcome.code)
         return [encode_response(refusal, shape.version, each) for each in correlation_ids], start
@@ -488,30 +498,32 @@ def _append_topic(
     waits = acks == ACKS_ALL
     if broker.authorization is not None and not _may_write(broker, context, topic):
         return _refused_rows(partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-        return _refused_rows(partitions, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if name is None:
         return _refused_rows(partitions, ErrorCode.UNKNOWN_TOPIC_ID)
+    fault = _fault_of_all(context, name, acks)
     for index, records in partitions:
         partition = broker.partitions.get((name, index))
-        if partition is None:
-            produced.append(PartitionProduced(index, broker.absence(name, index)))
+        if partition is None or fault is not None:
+            produced.append(PartitionProduced(index, _fault(broker, name, index, records, doing, fault)))
             continue
         checked = None
         if found is not None and records is not None:
             checked = take(found, topic, index, records, partition.rules)
-        if version < FIRST_ZSTD and records is not None and _is_zstd(records):
+        if version < FIRST_ZSTD and records is not None and _has_later_codec(records):
             produced.append(PartitionProduced(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
             continue
-        if refused and (code := refused.get(TopicPartition(partition.topic, index))):
-            produced.append(PartitionProduced(index, code))
+        code = refused.get(TopicPartition(partition.topic, index)) if refused else None
+        if code is not None and code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            produced.append(PartitionProduced(index, _framing_fault(records) or code))
             continue
         replicated = waits and partition.replicas is not None
         outcome: Appended | Refused | None = partition.not_enough_replicas() if replicated else None
-        if outcome is None:
+        if outcome is None and code is not None:
+            outcome = partition.refuse_in_order(records, now_ms, Refused(code), checked)
+        elif outcome is None:
             outcome = partition.append_produced(records, now_ms, quick=quick, checked=checked)
         if isinstance(outcome, Refused):
-            produced.append(_refusal(index, outcome, partition.log.log_start_offset))
+            produced.append(_refusal(partition, outcome, records))
             continue
         base_offset, log_append_time_ms, flush_to = outcome
         if flush_to >= 0:
@@ -529,15 +541,52 @@ def _append_topic(
     return produced
 
 
-def _is_zstd(records: memoryview) -> bool:
-    return len(records) >= HEADER_SIZE and records[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD
+def _has_later_codec(records: memoryview) -> bool:
+    """Whether a batch has a codec that came after the first ones: zstd, or one that there is not."""
+    return len(records) >= HEADER_SIZE and records[ATTRIBUTES_POSITION + 1] & CODEC_MASK >= Codec.ZSTD
 
 
-def _refusal(index: int, refused: Refused, log_start_offset: int) -> PartitionProduced:
+def _fault_of_all(context: ConnectionContext, name: str, acks: int) -> ErrorCode | None:
+    """What is wrong with all batches for a topic of which nothing else is wrong."""
+    if acks not in ACKS_VALID:
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return None
+
+
+def _fault(
+    broker: "Broker",
+    name: str,
+    index: int,
+    records: memoryview | None,
+    doing: Doing,
+    fault: ErrorCode | None,
+) -> ErrorCode:
+    """The first fault of a batch that never comes to a log."""
+    absence = broker.absence(name, index)
+    if absence is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and (name, index) not in broker.partitions:
+        return absence
+    if doing.version < FIRST_ZSTD and records is not None and _has_later_codec(records):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    verdict = doing.refused.get(TopicPartition(name, index))
+    if verdict is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        verdict = None
+    return _framing_fault(records) or verdict or fault or absence
+
+
+def _framing_fault(records: memoryview | None) -> ErrorCode | None:
+    refused = None if records is None else unframed(records)
+    return None if refused is None else refused.code
+
+
+def _refusal(partition: Partition, refused: Refused, records: memoryview | None) -> PartitionProduced:
+    """Why a log did not take a batch, with its start where the batch and the disk can be trusted."""
+    unknown_start = refused.code in START_UNKNOWN or (records is not None and unframed(records) is not None)
     return PartitionProduced(
-        index,
+        partition.index,
         refused.code,
-        log_start_offset=log_start_offset,
+        log_start_offset=-1 if unknown_start else partition.log.log_start_offset,
         record_errors=refused.record_errors,
         error_message=refused.message,
     )
