@@ -20,7 +20,7 @@ from tidelog.broker.partition import Partition
 from tidelog.controller.commands import FailDirectories, ReplicaPlacement, Result
 from tidelog.model.errors import Refused
 from tidelog.model.events import DIRECTORY_FAILED
-from tidelog.model.identifiers import LOST_DIRECTORY, TopicPartition
+from tidelog.model.identifiers import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +157,7 @@ class DirectoryFailures:
         for place, offline in broker.replication.offline.items():
             topic = broker.image.topics.get(place.topic)
             if offline.lost and topic is not None:
-                lost.append(ReplicaPlacement(topic.topic_id, place.partition, LOST_DIRECTORY))
+                lost.append(ReplicaPlacement(topic.topic_id, place.partition, offline.placement))
         self._in_flight = True
         command = FailDirectories(broker.node_id, epoch, told, tuple(lost))
         broker.metadata.submit(command, lambda results: self._decided(told, results))

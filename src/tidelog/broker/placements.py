@@ -102,7 +102,7 @@ class Placements:
         for place, offline in broker.replication.offline.items():
             topic = image.topics.get(place.topic)
             if offline.lost and topic is not None:
-                found.append(ReplicaPlacement(topic.topic_id, place.partition, LOST_DIRECTORY))
+                found.append(ReplicaPlacement(topic.topic_id, place.partition, offline.placement))
         return tuple(found)
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Placements:
         for place, offline in self._broker.replication.offline.items():
             state = self._broker.image.partition(*place)
             if offline.lost and state is not None and place not in self._expected:
-                self.expect(place, LOST_DIRECTORY, lambda: None)
+                self.expect(place, offline.placement, lambda: None)
         for place in self._broker.replication.doubts:
             self.consider(place)
 

@@ -64,6 +64,13 @@ class OfflineReplica(NamedTuple):
     announced: str | None = None
     #: the leader epoch in which this was found
     leader_epoch: int = NO_EPOCH
+    #: the directory that has it, though it has failed: it may come back with it
+    failed_directory: str | None = None
+
+    @property
+    def placement(self) -> str:
+        """Where the cluster shall believe a lost one."""
+        return self.failed_directory or LOST_DIRECTORY
 
 
 class RefusedCut(NamedTuple):
@@ -250,7 +257,7 @@ class Replication:
         believed = state.directory_of(broker.node_id)
         home = broker.log_directories.home_of(place, believed)
         known = self.offline.get(place)
-        announced = None if known is None else known.announced
+        announced, failed = (None, None) if known is None else (known.announced, known.failed_directory)
         # The cluster learned of a move that the failure of a directory came before: nothing is there. If this
         # broker was elected uncleanly since, the cluster knows that, and the log begins anew.
         given_up = (
@@ -262,7 +269,7 @@ class Replication:
         offline = home.offline or never_moved or (home.directory is None and self._may_be_missing(believed))
         if home.directory is None and not offline:
             if self._is_lost(place, state):
-                self.offline[place] = OfflineReplica(believed, True, announced, state.leader_epoch)
+                self.offline[place] = OfflineReplica(believed, True, announced, state.leader_epoch, failed)
                 return False
             if self._begins_in_doubt(place, state):
                 return False
@@ -270,10 +277,11 @@ class Replication:
         if not offline or (may_begin_anew and not broker.log_directories.offline):
             self.offline.pop(place, None)
             return True
-        lost = home.lost or (known is not None and known.lost and believed != LOST_DIRECTORY)
-        self.offline[place] = OfflineReplica(believed, lost or never_moved, announced, state.leader_epoch)
+        lost = home.lost or never_moved or (known is not None and known.lost and believed != known.placement)
+        found = OfflineReplica(believed, lost, announced, state.leader_epoch, failed)
+        self.offline[place] = found
         if never_moved:
-            broker.placements.expect(place, LOST_DIRECTORY, lambda: None)
+            broker.placements.expect(place, found.placement, lambda: None)
         return False
 
     def _is_lost(self, place: TopicPartition, state: PartitionImage) -> bool:
@@ -549,7 +557,7 @@ class Replication:
         believed = state.directory_of(broker.node_id) if state is not None and here else directory_id
         lost = announced is not None or believed != directory_id
         leader_epoch = NO_EPOCH if state is None else state.leader_epoch
-        self.offline[place] = OfflineReplica(directory_id, lost, announced, leader_epoch)
+        self.offline[place] = OfflineReplica(directory_id, lost, announced, leader_epoch, directory_id)
         self.doubts.pop(place, None)
         self._let_go(partition)
         broker.housekeeping.forget(partition)

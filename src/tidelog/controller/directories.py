@@ -78,7 +78,9 @@ def _assign(
     if placement.doubtful:
         draft.doubtful = frozenset({sender.id})
         return draft.settle(lives, min_isr_of(topic, image, settings))
-    if placement.directory != LOST_DIRECTORY and placement.directory not in sender.directories:
+    online = placement.directory in sender.directories
+    # It may be in one that has failed: then it is offline, and comes back with its directory.
+    if not online and placement.directory != LOST_DIRECTORY and not sender.offline_directories:
         message = f"broker {sender.id} has no directory {placement.directory} online"
         return Refused(ErrorCode.LOG_DIR_NOT_FOUND, message)
     draft.places[sender.id] = placement.directory

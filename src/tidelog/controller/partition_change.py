@@ -350,10 +350,23 @@ class PartitionDraft:
             return NO_LEADER
         said = dict(self.replica_logs)
         self._unclean = True
-        # Whoever has a copy of any age goes before one that has none.
-        return max(
-            candidates, key=lambda replica: (self.is_online(replica, lives), *_rank(said.get(replica)))
-        )
+
+        def rank(replica: int) -> tuple[bool, int, ReplicaLogInfo]:
+            # Whoever has a copy of any age goes before one that has none.
+            return self.is_online(replica, lives), *_rank(said.get(replica))
+
+        longest = max(candidates, key=rank)
+        members = [replica for replica in candidates if replica in self.last_known_elr]
+        if not members or longest in members:
+            return longest
+        # A member followed the last leader, so its log is a beginning of what was committed. Another log is a
+        # longer one for certain if it ends in the same epoch; a later epoch may have come to nothing.
+        member = max(members, key=rank)
+        known, other = said.get(member, _EMPTY_LOG), said.get(longest, _EMPTY_LOG)
+        if known <= _EMPTY_LOG or not self.is_online(member, lives):
+            return longest
+        same_epoch = known.last_written_leader_epoch == other.last_written_leader_epoch
+        return longest if same_epoch else member
 
     def _directories(self, lives: Lives) -> tuple[str, ...]:
         """Where each replica is; none at all if nothing is known of any."""

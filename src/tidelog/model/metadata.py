@@ -82,7 +82,7 @@ class Endpoint(NamedTuple):
 class ReplicaLogInfo(NamedTuple):
     """Where the log of a replica ends, and the leader epoch of the last batch in it (KIP-966).
 
-    Of two logs the one that is larger in this order has everything committed that the other has.
+    Of two logs that followed the same leaders the larger one has everything committed that the other has.
     """
 
     last_written_leader_epoch: int

@@ -26,7 +26,7 @@ from tidelog.controller.commands import (
 from tidelog.controller.partition_change import PartitionDraft
 from tidelog.model.errors import ErrorCode
 from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED, DIRECTORY_FAILED
-from tidelog.model.identifiers import LOST_DIRECTORY, MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
+from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
 from tidelog.protocol.replica_fetch import AnsweredPartition
 from tidelog.storage import log_directory
 from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT
@@ -446,7 +446,7 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
     assert broker.replica("t", 0) is None, f"an empty log begins in {target}"
     state = cluster.state("t")
     assert (state.leader, state.elr) == (NO_LEADER, (holder,))
-    assert state.directory_of(holder) == LOST_DIRECTORY
+    assert state.directory_of(holder) == ids[home], "it comes back with its directory"
     # The disk is mended: the log is in the directory that it was about to leave.
     node = start(cluster, holder)
     cluster.run_until(lambda: cluster.leader("t") is node)
@@ -456,10 +456,11 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
 def test_a_log_that_was_lost_while_it_moved_begins_anew_when_an_election_says_so() -> None:
     cluster, holder, home, target = _announced_move()
     broker = cluster.broker(holder)
+    failed = directory_ids(cluster, holder)[home]
     cluster.nodes[holder].disk.fail_directory(home)
     broker.directory_failures.failed(broker.log_directories.directory_of(TopicPartition("t", 0)), "broken")
     cluster.run_for(3_000)
-    assert cluster.state("t").directory_of(holder) == LOST_DIRECTORY
+    assert cluster.state("t").directory_of(holder) == failed
     assert cluster.controller is not None
     command = ElectLeaders(ElectionType.UNCLEAN, (TopicPartition("t", 0),))
     cluster.controller.broker.metadata.submit(command, lambda results: None)

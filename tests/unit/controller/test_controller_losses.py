@@ -22,7 +22,7 @@ from tidelog.controller.commands import (
     IsrChanged,
     ReplicaPlacement,
 )
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER
 from tidelog.model.metadata import ALL_BROKERS
 
@@ -136,6 +136,46 @@ def test_a_doubtful_replica_that_is_in_no_directory_is_not_waited_for(
     for broker_id in lost:
         assert cluster.places(broker_id, LOST_DIRECTORY) == Done()
     assert cluster.a0().leader == leader
+
+
+@pytest.mark.parametrize(
+    ("member", "other", "leader"),
+    [((2, 23), (3, 18), 1), ((2, 23), (3, 30), 1), ((2, 23), (2, 30), 3), ((-1, 0), (3, 18), 3)],
+)
+def test_records_of_an_epoch_that_came_to_nothing_do_not_lead(
+    member: tuple[int, int], other: tuple[int, int], leader: int
+) -> None:
+    """3 led for a while and left; 1 and 2 went on with older records, wrote none, and lost power."""
+    cluster = Cluster()
+    cluster.create("a", (1, 2, 3))
+    cluster.change((1, 2))
+    cluster.lives(3)
+    cluster.lives(1, 2, 3, incarnation="second", unclean_shutdown=True)
+    assert cluster.a0().last_known_elr == (1, 2)
+    cluster.report("a", b1=member, b2=(-1, 0), b3=other)
+    assert state(cluster.a0())[:2] == (leader, (leader,))
+
+
+def test_a_replica_in_a_directory_that_failed_is_waited_for() -> None:
+    """Its broker says where it is, though that is offline: it may come back with the disk."""
+    cluster = Cluster()
+    cluster.live = {
+        number: replace(each, incarnation="other", directories=(f"disk-{number}", f"spare-{number}"))
+        for number, each in cluster.live.items()
+    }
+    cluster.lives()
+    cluster.create("a", (1, 2))
+    assert isinstance(cluster.places(1, "disk-9"), Refused), "it has no directory offline"
+    cluster.lives(3)
+    cluster.lives(1, 2, 3, incarnation="second", unclean_shutdown=True)
+    assert cluster.a0().last_known_elr == (1, 2)
+    cluster.run(FailDirectories(1, cluster.image.brokers[1].epoch, ("disk-1",)))
+    assert cluster.places(1, "disk-1") == Done()
+    cluster.report("a", b2=(0, 3))
+    assert cluster.a0().leader == NO_LEADER, "the longest log may be in the directory that failed"
+    cluster.restarts(1, "third", directories=("disk-1", "spare-1"), unclean_shutdown=False)
+    cluster.report("a", b1=(0, 5))
+    assert state(cluster.a0())[:2] == (1, (1,))
 
 
 def test_an_unclean_election_prefers_an_old_copy_to_none() -> None:
