@@ -1,12 +1,20 @@
 """What several handlers answer from the cluster image: brokers, partitions, permitted operations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER
 from tidelog.model.image import BrokerImage, ClusterImage, PartitionImage
+from tidelog.protocol.slices import each
+
+if TYPE_CHECKING:
+    from tidelog.broker.dispatch import Request
 
 Fields = dict[str, object]
+
+FIRST_METADATA_BY_ID = 12
 
 # What a client is sent that did not ask which operations it may do.
 OPERATIONS_NOT_ASKED = -(2**31)
@@ -16,6 +24,24 @@ TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11
 # Cluster: create 5, alter 7, describe 8, cluster action 9, describe configs 10, alter configs 11,
 # idempotent write 12.
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+class AskedTopic(NamedTuple):
+    """A topic that a Metadata request asks for."""
+
+    name: str | None
+    topic_id: UUID | None
+
+
+def asked_topics(request: "Request") -> Sequence[Any]:
+    """The topics that a Metadata request asks for, where it does not ask for all.
+
+    If any of them has an id, names do not count: Java's consumers send empty names beside ids.
+    """
+    topics: Sequence[Any] = request.body.topics
+    if request.version < FIRST_METADATA_BY_ID or all(topic.topic_id is None for topic in each(topics)):
+        return topics
+    return [AskedTopic(None, topic.topic_id) for topic in each(topics) if topic.topic_id is not None]
 
 
 def broker_fields(image: ClusterImage, listener_name: str, id_field: str) -> list[Fields]:

@@ -186,6 +186,17 @@ def test_metadata_by_topic_id() -> None:
     )
 
 
+def test_names_do_not_count_beside_topic_ids() -> None:
+    """Java's consumers send empty names with ids."""
+    node = Node()
+    node.create(TopicSpec("orders"))
+    topic_id = node.image.topics["orders"].topic_id
+    asked = (body(name="", topic_id=topic_id), body(name="new", topic_id=None))
+    [known] = node.ask("metadata", 13, body(topics=asked, allow_auto_topic_creation=True)).topics
+    assert (known.name, known.error_code, known.topic_id) == ("orders", 0, topic_id)
+    assert set(node.image.topics) == {"orders"}
+
+
 def test_metadata_tells_permitted_operations_when_asked() -> None:
     node = Node()
     node.create(TopicSpec("orders"))

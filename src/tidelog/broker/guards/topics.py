@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.cluster_answers import OPERATIONS_NOT_ASKED
+from tidelog.broker.cluster_answers import OPERATIONS_NOT_ASKED, asked_topics
 from tidelog.broker.guards.guard import (
     TOPIC_REFUSED,
     Access,
@@ -68,7 +68,7 @@ def metadata(access: Access, request: "Request", serve: Serve) -> Answer:
             # Not all of them worked out to be thrown away.
             return changed(_serve_none(request, serve), finish)
         return changed(serve(request), lambda fields: finish(_only_described(access, fields)))
-    kept, refused = parted(topics, lambda topic: _may_describe(access, topic))
+    kept, refused = parted(asked_topics(request), lambda topic: _may_describe(access, topic))
     creatable, uncreatable = parted(kept, lambda topic: _may_create(access, request, topic))
     if not (refused or uncreatable):
         return changed(serve(request), finish)

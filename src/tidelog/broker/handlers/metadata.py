@@ -4,8 +4,8 @@ Brokers that are away are not listed; a partition led by one of them is answered
 another leader is elected. The controller named is the one that decides; any broker passes commands on to it.
 
 All topics are asked for with null, in version 0 with an empty list. Topics can be named by id from version
-12. A name that is not a legal topic name is answered INVALID_TOPIC_EXCEPTION, whether or not it would be
-created.
+12; if one is, names do not count. A name that is not a legal topic name is answered
+INVALID_TOPIC_EXCEPTION, whether or not it would be created.
 
 Where `auto.create.topics.enable` and the client allow it, unknown topics are created first and the answer
 waits for them. Deliberate difference: Kafka answers LEADER_NOT_AVAILABLE at once and has the client ask
@@ -20,8 +20,10 @@ from uuid import UUID
 
 from tidelog.broker.cluster_answers import (
     CLUSTER_OPERATIONS,
+    FIRST_METADATA_BY_ID,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
+    asked_topics,
     broker_fields,
     live_controller_id,
     partition_fields,
@@ -45,7 +47,6 @@ MAY_PAUSE = True
 #: the other topics of the request are not kept waiting for longer
 CREATION_MS_MAX = 3_000
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
-_FIRST_VERSION_WITH_TOPIC_IDS = 12
 
 
 def handle(broker: "Broker", request: "Request") -> Mapping[str, object] | Parked:
@@ -89,7 +90,7 @@ def _topics_to_create(broker: "Broker", request: "Request") -> list[str]:
     topics = broker.image.topics
     missing = dict.fromkeys(
         topic.name
-        for topic in each(request.body.topics)
+        for topic in each(asked_topics(request))
         if topic.name is not None and topic.name not in topics and topic_name_fault(topic.name) is None
     )
     if not missing or not broker.settings.get_bool("auto.create.topics.enable") or not broker.image.brokers:
@@ -128,7 +129,9 @@ def _answer(broker: "Broker", request: "Request", refused: Mapping[str, ErrorCod
         topics = [known(topic) for topic in each(image.topics.values())]
     else:
         topics = []
-        asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in each(body.topics))
+        asked = dict.fromkeys(
+            (topic.name, getattr(topic, "topic_id", None)) for topic in each(asked_topics(request))
+        )
         for name, topic_id in each(asked):
             topic = _find(image, name, topic_id)
             if topic is None:
@@ -165,7 +168,7 @@ def _unknown_topic(
     else:
         error = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     # Before version 12 an answer cannot leave the name out.
-    shown = "" if name is None and version < _FIRST_VERSION_WITH_TOPIC_IDS else name
+    shown = "" if name is None and version < FIRST_METADATA_BY_ID else name
     return {
         "error_code": error,
         "name": shown,
