@@ -7,13 +7,24 @@ What stands between the two marks of the page is what `generated` returns; a tes
 
 from pathlib import Path
 
+from kio.schema.index import api_key_map
+
 from oracle import recording
 from oracle.differences import MEANT
-from tidelog.protocol.apis import APIS
+from tidelog.protocol.apis import APIS, Api
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN = "<!-- made by tests/oracle from here -->"
 END = "<!-- to here -->"
+#: why an API of Kafka is not here, by a part of its name
+NOT_HERE = {
+    "Share": "no share groups",
+    "Streams": "no streams groups",
+    "Raft": "no quorum",
+    "UpdateFeatures": "no features of a quorum",
+}
+#: what is in versions that Kafka alone has
+LATER = {"DescribeLogDirs": "no cordoned log directories (KIP-1066)"}
 
 
 def generated() -> str:
@@ -31,21 +42,57 @@ def generated() -> str:
         "",
         "## APIs and versions",
         "",
-        f"Apache Kafka {head['kafka']}; sessions exercise every version that both have.",
+        f"What Apache Kafka {head['kafka']} answers to ApiVersions, and what Tidelog does. Sessions exercise"
+        " every version that both serve.",
         "",
+        "| API | Kafka | Tidelog | note |",
+        "|---|---|---|---|",
+        *_api_rows(),
+        END,
     ]
-    lines += ["| API | both | here alone |", "|---|---|---|"]
-    for api in sorted(APIS.values(), key=lambda row: row.name):
-        first, last = head["versions"].get(api.name, (None, None))
-        lowest = max(api.min_version, api.served_from)
-        if first is None:
-            both, alone = "none", _span(lowest, api.max_version)
-        else:
-            both = _span(first, last)
-            alone = ", ".join(filter(None, (_span(lowest, first - 1), _span(last + 1, api.max_version))))
-        lines.append(f"| {api.name} | {both} | {alone} |")
-    lines.append(END)
     return "\n".join(lines)
+
+
+def kafka_versions() -> dict[int, tuple[int, int]]:
+    """What Kafka advertised, by API key: from the first ApiVersions answer that was recorded."""
+    for recorded in recording.read(recording.ONE_BROKER):
+        asked = {step.label for step in recorded.session.steps if step.api == "ApiVersions"}
+        for label, answer in recorded.transcript:
+            if label in asked and answer.get("api_keys"):
+                return {
+                    row["api_key"]: (row["min_version"], row["max_version"]) for row in answer["api_keys"]
+                }
+    raise LookupError("no answer of ApiVersions was recorded: record anew")
+
+
+def _api_rows() -> list[str]:
+    kafka = kafka_versions()
+    rows = []
+    for key in kafka.keys() | APIS.keys():
+        api = APIS.get(key)
+        name = "".join(map(str.capitalize, api_key_map[key].split("_"))) if api is None else api.name
+        spans = (_span(*kafka[key]) if key in kafka else "", _span(*_advertised(api)))
+        rows.append((name, *spans, _note(name, api, kafka.get(key))))
+    return [f"| {' | '.join(row)} |" for row in sorted(rows)]
+
+
+def _advertised(api: Api | None) -> tuple[int, int]:
+    return (0, -1) if api is None else (api.min_version, api.max_version)
+
+
+def _note(name: str, api: Api | None, kafka: tuple[int, int] | None) -> str:
+    if api is None:
+        return next(why for word, why in NOT_HERE.items() if word in name)
+    notes = []
+    if api.served_from > api.min_version:
+        notes.append(f"below {api.served_from} is refused by both")
+    if kafka is None:
+        notes.append("here alone")
+    elif api.max_version > kafka[1]:
+        notes.append(f"{_span(kafka[1] + 1, api.max_version)} here alone")
+    elif (api.min_version, api.max_version) != kafka:
+        notes.append(LATER[name])
+    return "; ".join(notes)
 
 
 def _span(first: int, last: int) -> str:
