@@ -102,6 +102,9 @@ conformance: $(STAMP) ## Only the real clients against a real broker
 oracle: $(STAMP) ## The same sessions on Apache Kafka and on a broker, compared answer by answer (SESSIONS=200, SEED=1; Java and Maven)
 	@PYTHONPATH=tests $(BIN)/python -m oracle --sessions $(or $(SESSIONS),200) --seed $(or $(SEED),1)
 
+oracle-clients: $(STAMP) ## Sessions of the Java client and of librdkafka on both, compared outcome by outcome (SESSIONS=100, SEED=1)
+	@PYTHONPATH=tests $(BIN)/python -m oracle --clients $(or $(CLIENTS),java,librdkafka) --sessions $(or $(SESSIONS),100) --seed $(or $(SEED),1)
+
 oracle-record: $(STAMP) ## Record the sessions that the test suite replays without Java anew from Apache Kafka
 	@PYTHONPATH=tests $(BIN)/python -m oracle --record $(or $(SESSIONS),120)
 

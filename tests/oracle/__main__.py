@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from oracle import recording, systems
+from oracle import clients_main, recording, systems
 from oracle.compatibility import PAGE, written
 from oracle.coverage import Coverage
 from oracle.generator import Versions, make_session
@@ -25,13 +25,17 @@ def main() -> int:
     if options.compatibility:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
-    if options.planted:
+    if options.planted and not options.clients:
         return _planted(options)
     if options.replay:
         return _replay()
     with _systems(options) as (kafka, here):
         for system in (kafka, here):
             prepare(system)
+        if options.clients and options.planted:
+            return clients_main.planted(options, kafka)
+        if options.clients:
+            return clients_main.run(options, kafka, here)
         versions = common_versions(advertised(kafka), advertised(here))
         if options.record:
             return _record(kafka, versions, options)
@@ -66,6 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--compatibility", action="store_true", help="write the tables of docs/compatibility.md"
     )
+    parser.add_argument("--clients", metavar="java,librdkafka", help="sessions of real clients instead")
     parser.add_argument("--kafka", metavar="PORT,PORT", help="a Kafka that runs: its plain and its SASL port")
     return parser.parse_args()
 

@@ -22,11 +22,11 @@ class Difference:
     @property
     def kind(self) -> str:
         """What differences of the same cause have in common."""
-        return f"{self.step.api} {_without_numbers(self.path)}: {_short(self.kafka)} | {_short(self.here)}"
+        return f"{self.step.api} {without_numbers(self.path)}: {short(self.kafka)} | {short(self.here)}"
 
     def __str__(self) -> str:
         where = f"{self.step.label} {self.step.api} v{self.step.version} {self.path}"
-        return f"{where}: Kafka {_short(self.kafka)}, here {_short(self.here)}"
+        return f"{where}: Kafka {short(self.kafka)}, here {short(self.here)}"
 
 
 def normalised(session: Session, prefix: str, transcript: Transcript) -> dict[str, Json]:
@@ -46,30 +46,33 @@ def differences(session: Session, kafka: dict[str, Json], here: dict[str, Json])
     found = []
     for step in session.steps:
         if step.label in kafka and step.label in here:
-            for path, ours, theirs in _compare("", kafka[step.label], here[step.label]):
-                if not accepted(step, _without_numbers(path), ours, theirs):
+            for path, ours, theirs in unlike("", kafka[step.label], here[step.label]):
+                if not accepted(step, without_numbers(path), ours, theirs):
                     found.append(Difference(step, path, ours, theirs))
     return found
 
 
-def _compare(path: str, kafka: Json, here: Json) -> Iterator[tuple[str, Json, Json]]:
+def unlike(path: str, kafka: Json, here: Json) -> Iterator[tuple[str, Json, Json]]:
+    """The paths at which two values are not the same, and what stands there."""
     if kafka == here:
         return
     if isinstance(kafka, dict) and isinstance(here, dict):
         for key in {**kafka, **here}:
             inner = f"{path}.{key}" if path else key
-            yield from _compare(inner, kafka.get(key, "(none)"), here.get(key, "(none)"))
+            yield from unlike(inner, kafka.get(key, "(none)"), here.get(key, "(none)"))
     elif isinstance(kafka, list) and isinstance(here, list) and len(kafka) == len(here):
         for number, (first, second) in enumerate(zip(kafka, here, strict=True)):
-            yield from _compare(f"{path}.{number}", first, second)
+            yield from unlike(f"{path}.{number}", first, second)
     else:
         yield path, kafka, here
 
 
-def _without_numbers(path: str) -> str:
+def without_numbers(path: str) -> str:
+    """A path without the numbers of arrays."""
     return ".".join(part for part in path.split(".") if not part.isdigit())
 
 
-def _short(value: Json) -> str:
+def short(value: Json) -> str:
+    """A value in one line that is not too long."""
     text = json.dumps(value)
     return text if len(text) <= 300 else text[:300] + "…"
