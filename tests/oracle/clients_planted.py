@@ -3,6 +3,7 @@
 The planted differences are those of `planted`; here are the ones that a client of default settings can see.
 """
 
+import secrets
 import time
 from collections.abc import Iterator
 
@@ -33,7 +34,8 @@ def run(client: str, kafka: System, seeds: range) -> Iterator[tuple[str, int | N
     with driver(client, kafka) as held:
         for seed in seeds:
             session = make_session(seed, client)
-            prefix = f"kp{seed}-"
+            # a Kafka that runs may have seen these sessions before
+            prefix = f"kp{secrets.token_hex(3)}-{seed}-"
             done = carry_out(session, held, kafka, prefix)
             known.append((session, normalised(session, prefix, done.outcomes)))
     for name in SEEN_BY_CLIENTS:
