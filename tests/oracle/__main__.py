@@ -5,19 +5,19 @@ import contextlib
 import itertools
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 
 from oracle import clients_main, recording, systems
+from oracle.campaign import Campaign
 from oracle.compatibility import PAGE, written
 from oracle.coverage import Coverage
+from oracle.faults import make_fault_session
 from oracle.generator import Versions, make_session
-from oracle.judge import Difference
 from oracle.live import Pair
 from oracle.planted import PLANTED, noticed_after
-from oracle.runner import SLOW, advertised, common_versions, prepare
+from oracle.runner import advertised, common_versions, prepare
 from oracle.session import Session
-from oracle.shrink import shrunk, told
+from oracle.shrink import told
 
 
 def main() -> int:
@@ -39,16 +39,28 @@ def main() -> int:
         versions = common_versions(advertised(kafka), advertised(here))
         if options.record:
             return _record(kafka, versions, options)
-        coverage = Coverage(versions)
-        pair = Pair(kafka, here)
-        try:
-            found = _compare_all(pair, coverage, versions, options)
-        finally:
-            pair.close()
-    print(coverage.table())
-    for api, version in coverage.missing():
-        print(f"never exercised: {api} v{version}")
-    return 1 if found else 0
+        return _compare(Pair(kafka, here), versions, options)
+
+
+def _compare(pair: Pair, versions: Versions, options: argparse.Namespace) -> int:
+    def make(seed: int) -> Session:
+        if options.faults:
+            session = make_fault_session(seed, versions, options.brokers, kills=options.kills)
+        else:
+            session = make_session(seed, versions, options.brokers)
+        if options.show:
+            print(told(session, []))
+        return session
+
+    campaign = Campaign(pair, Coverage(versions), shrink=not options.no_shrink, kinds_max=options.stop_after)
+    try:
+        campaign.run(range(options.seed, options.seed + options.sessions), make)
+    except KeyboardInterrupt:
+        print("ended early")
+    finally:
+        pair.close()
+        print(campaign.summary(), flush=True)
+    return 1 if campaign.found else 0
 
 
 def _options() -> argparse.Namespace:
@@ -57,6 +69,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first session")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--store", choices=("embedded", "zookeeper"), default="embedded")
+    parser.add_argument(
+        "--faults", action="store_true", help="sessions in which answers are lost and brokers are killed"
+    )
+    parser.add_argument("--kills", type=int, default=4, help="in every so-many-th of them brokers are killed")
     parser.add_argument("--show", action="store_true", help="print every session that is carried out")
     parser.add_argument("--no-shrink", action="store_true", help="print differences of sessions as they are")
     parser.add_argument("--stop-after", type=int, default=20, help="kinds of differences")
@@ -77,17 +93,22 @@ def _options() -> argparse.Namespace:
 
 def _record(kafka: systems.System, versions: Versions, options: argparse.Namespace) -> int:
     coverage = Coverage(versions)
-    pool = (make_session(seed, versions) for seed in range(options.seed, options.seed + recording.POOL))
-    telling = recording.most_telling(pool, coverage)
+    seeds = range(options.seed, options.seed + recording.POOL)
+    if options.faults:
+        path = recording.LOST_ANSWERS
+        telling = iter([make_fault_session(seed, versions, kills=0) for seed in seeds])
+    else:
+        path = recording.ONE_BROKER
+        telling = recording.most_telling((make_session(seed, versions) for seed in seeds), coverage)
 
     def rows() -> Iterator[recording.Recorded]:
         for row in itertools.islice(recording.record(kafka, telling, "o"), options.record):
             coverage.note([row.session])
             yield row
 
-    count = recording.write(recording.ONE_BROKER, systems.kafka_version(), versions, rows())
+    count = recording.write(path, systems.kafka_version(), versions, rows())
     print(coverage.table())
-    print(f"{count} sessions in {recording.ONE_BROKER}: {recording.ONE_BROKER.stat().st_size} bytes")
+    print(f"{count} sessions in {path}: {path.stat().st_size} bytes")
     return 0
 
 
@@ -95,7 +116,8 @@ def _replay() -> int:
     failed = 0
     with systems.tidelog() as here:
         prepare(here)
-        for number, recorded in enumerate(recording.read(recording.ONE_BROKER)):
+        every = (recording.read(path) for path in recording.FOLDER.glob("*.gz"))
+        for number, recorded in enumerate(itertools.chain(*every)):
             if found := recording.replay(here, recorded, f"o{number}-"):
                 failed += 1
                 print(told(recorded.session, found[:3]))
@@ -122,50 +144,12 @@ def _systems(options: argparse.Namespace) -> Iterator[tuple[systems.System, syst
             kafka = systems.System("Kafka", {1: (plain, login)}, settle_seconds=0.04)
         else:
             kafka = stack.enter_context(systems.kafka(options.brokers))
-        yield kafka, stack.enter_context(systems.tidelog(options.brokers, store=options.store))
-
-
-def _compare_all(pair: Pair, coverage: Coverage, versions: Versions, options: argparse.Namespace) -> int:
-    """Every session; how many kinds of differences there were that came again."""
-    kinds: Counter[str] = Counter()
-    unsteady: list[str] = []
-    started = time.monotonic()
-    for number, seed in enumerate(range(options.seed, options.seed + options.sessions), 1):
-        session = make_session(seed, versions, options.brokers)
-        if options.show:
-            print(told(session, []))
-        found = pair.compare(session)
-        coverage.note([session])
-        while SLOW:
-            print(f"seed {seed}: {SLOW.pop()[:400]}", flush=True)
-        if found:
-            # What comes behind the first one may follow from it.
-            kind = found[0].kind
-            if kind not in kinds and not any(one.kind == kind for one in pair.compare(session)):
-                unsteady.append(str(found[0]))
-                print(f"once, seed {seed}: {found[0]}", flush=True)
-            else:
-                kinds[kind] += 1
-                if kinds[kind] == 1:
-                    _tell(pair, session, found[0], options)
-        if number % 10 == 0 or number == options.sessions:
-            rate = number / (time.monotonic() - started)
-            print(
-                f"{number} sessions, {len(kinds)} kinds of differences, {len(unsteady)} unsteady,"
-                f" {rate:.1f} sessions/s",
-                flush=True,
-            )
-        if len(kinds) >= options.stop_after:
-            break
-    for kind, count in kinds.most_common():
-        print(f"{count:5} {kind}")
-    return len(kinds)
-
-
-def _tell(pair: Pair, session: Session, difference: Difference, options: argparse.Namespace) -> None:
-    if not options.no_shrink:
-        session = shrunk(session, difference, pair.compare_quickly)
-    print(told(session, pair.compare(session)[:3] or [difference]), flush=True)
+        yield (
+            kafka,
+            stack.enter_context(
+                systems.tidelog(options.brokers, store=options.store, killable=options.faults)
+            ),
+        )
 
 
 if __name__ == "__main__":

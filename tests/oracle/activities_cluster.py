@@ -45,7 +45,7 @@ def reassign(b: Builder) -> None:
     topic = b.topic()
     row = {
         "partition_index": b.partition(topic),
-        "replicas": b.choose(b.replicas, None, [9], [], [1, 1], [-1]),
+        "replicas": b.choose(topic.replicas, None, [9], [], [1, 1], [-1]),
     }
     fields = {
         "timeout": 5_000,

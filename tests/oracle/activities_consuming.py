@@ -47,7 +47,7 @@ def fetch(b: Builder) -> None:
     """One fetch without a session."""
     topics = [b.topic()]
     if b.chance(0.3):
-        other = b.topic()
+        other = b.neighbour(topics[0])
         if other.alias != topics[0].alias:
             topics.append(other)
     if b.chance(0.08):
@@ -62,10 +62,11 @@ def fetch_session(b: Builder) -> None:
     topic = b.topic()
     fields = fetch_fields(b, [fetch_topic(b, topic)])
     fields |= {"session_epoch": 0, "max_wait": 0, "min_bytes": 1}
-    first = b.ask("Fetch", fields, version=version, connection=connection)
+    where: dict[str, Json] = {"broker": topic.leader, "elsewhere": False} if b.several else {}
+    first = b.ask("Fetch", fields, version=version, connection=connection, **where)
     epoch = 1
     for _ in range(b.choose(1, 2, 3)):
-        more = [fetch_topic(b, b.topic())] if b.chance(0.3) else []
+        more = [fetch_topic(b, b.neighbour(topic))] if b.chance(0.3) else []
         gone: list[Json] = []
         if b.chance(0.2):
             gone = [{"topic": name(topic.alias), "topic_id": topic.id, "partitions": [0]}]
@@ -78,7 +79,7 @@ def fetch_session(b: Builder) -> None:
             "max_wait": 0,
             "min_bytes": b.choose(0, 1),
         }
-        b.ask("Fetch", fields, version=version, connection=connection)
+        b.ask("Fetch", fields, version=version, connection=connection, **where)
         if now in (-1, 0):
             return
         epoch += now == epoch

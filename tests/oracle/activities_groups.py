@@ -7,7 +7,7 @@ from oracle.generator import Activity, Builder
 from oracle.session import Json, name, raw, ref
 
 _METADATA = raw(b"\x00\x01\x00\x00\x00\x01\x00\x02t0\xff\xff\xff\xff\x00\x00\x00\x00")
-_ASSIGNMENT = raw(b"\x00\x01\x00\x00\x00\x00\xff\xff\xff\xff")
+ASSIGNMENT = raw(b"\x00\x01\x00\x00\x00\x00\xff\xff\xff\xff")
 
 
 @dataclasses.dataclass(slots=True)
@@ -88,7 +88,7 @@ def classic(b: Builder) -> None:
 
 def sync(b: Builder, group: Classic, member: Member, *, right: bool = False) -> None:
     """A member gives its assignments; where others wait for them they have to be `right`."""
-    assignments = [{"member_id": one.id, "assignment": _ASSIGNMENT} for one in group.members]
+    assignments = [{"member_id": one.id, "assignment": ASSIGNMENT} for one in group.members]
     fields = {
         "group_id": name(group.alias),
         "generation_id": member.generation,
@@ -380,8 +380,6 @@ def delete_groups(b: Builder) -> None:
 def describe_groups(b: Builder) -> None:
     known = b.together([*(name(alias) for alias in list(b.groups)[:3]), name("gabsent")])
     kind = b.choose("classic", "classic", "consumer", "list")
-    if kind == "list" and len(b.replicas) > 1:
-        kind = "classic"  # each broker lists what it coordinates
     if kind == "classic":
         b.ask(
             "DescribeGroups",

@@ -36,7 +36,7 @@ def produce(
     **options: Json,
 ) -> str:
     """One Produce request of some partitions."""
-    if acks == 1 and len(b.replicas) > 1:
+    if acks == 1 and b.several:
         acks = -1  # the watermark is behind what only the leader has
     by_topic: dict[str, Json] = {}
     for topic, partition, batches in parts:
@@ -64,7 +64,7 @@ def plain(b: Builder) -> None:
             parts.append((topic, partition, [batch(b)]))
             topic.ends[partition] = topic.ends.get(partition, 0) + len(parts[-1][2][0]["records"])
     acks = b.choose(-1, -1, -1, 1, 1, 0, 2, -2)
-    if acks == 0 and len(b.replicas) > 1:
+    if acks == 0 and b.several:
         acks = -1
     produce(b, parts, acks=acks, connection="c0")
     if acks == 0:

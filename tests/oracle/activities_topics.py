@@ -103,12 +103,11 @@ def delete(b: Builder) -> None:
     b.ask("DeleteTopics", {"topics": [row], "topic_names": [wanted], "timeout": 10_000}, version=version)
     if really:
         topic.deleted = True
-        b.ask(
-            "Metadata",
-            {"topics": [{"name": name(topic.alias)}], "allow_auto_topic_creation": False},
-            version=b.version("Metadata", 4),
-            until={"path": ["topics", 0, "error_code"], "in": [3]},
-        )
+        asked = {"topics": [{"name": name(topic.alias)}], "allow_auto_topic_creation": False}
+        gone = {"path": ["topics", 0, "error_code"], "in": [3]}
+        where = {"broker": 1} if b.several else {}
+        b.ask("Metadata", asked, version=b.version("Metadata", 4), until=gone, **where)
+        b.everywhere("Metadata", asked, version=12, until=gone)
 
 
 def grow(b: Builder) -> None:
@@ -119,8 +118,8 @@ def grow(b: Builder) -> None:
         None, None, None, [{"broker_ids": [1]}], [{"broker_ids": [5]}], [{"broker_ids": []}], []
     )
     validate_only = b.chance(0.3)
-    if len(b.replicas) > 1 and not validate_only:
-        assignments = [{"broker_ids": b.replicas}]
+    if b.several and not validate_only:
+        assignments = [{"broker_ids": topic.replicas}]
     elif assignments is not None and count > topic.partitions:
         validate_only = True
     b.ask(
@@ -133,16 +132,7 @@ def grow(b: Builder) -> None:
     )
     if count > topic.partitions and not validate_only:
         topic.partitions = count
-        b.ask(
-            "Metadata",
-            {"topics": [{"name": name(topic.alias)}], "allow_auto_topic_creation": False},
-            version=b.version("Metadata", 4),
-            until={
-                "no_errors": True,
-                "path": ["topics", 0, "partitions", count - 1, "leader_id"],
-                "not_in": [-1],
-            },
-        )
+        b.wait_topic(topic.alias, count)
 
 
 def metadata(b: Builder) -> None:

@@ -275,7 +275,7 @@ def odd_requests(b: Builder) -> None:
 
 def describe(b: Builder) -> None:
     known = b.together([*(name(one) for one in b.transactional_ids[:2]), name("xabsent")])
-    if b.chance(0.5) or len(b.replicas) > 1:
+    if b.chance(0.5):
         b.ask("DescribeTransactions", {"transactional_ids": known})
     else:
         fields = {

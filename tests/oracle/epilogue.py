@@ -48,14 +48,14 @@ def read_back(b: Builder) -> None:
                 },
                 version=b.version("ListOffsets", 7),
             )
-    if living:
+    for together in [[topic] for topic in living] if b.several else [living] if living else []:
         wanted = [
             {"name": name(topic.alias), "partition_indexes": list(range(topic.partitions))}
-            for topic in living
+            for topic in together
         ]
         b.ask("DescribeProducers", {"topics": wanted})
     every = [name(alias) for alias in b.groups]
-    for groups in [[group] for group in every] if len(b.replicas) > 1 else [every] if every else []:
+    for groups in [[group] for group in every] if b.several else [every] if every else []:
         asked = [
             {"group_id": group, "topics": None, "member_id": None, "member_epoch": -1} for group in groups
         ]
@@ -63,7 +63,7 @@ def read_back(b: Builder) -> None:
         b.ask("DescribeGroups", {"groups": groups})
         b.ask("ConsumerGroupDescribe", {"group_ids": groups})
     ids = [name(one) for one in b.transactional_ids]
-    for known in [[one] for one in ids] if len(b.replicas) > 1 else [ids] if ids else []:
+    for known in [[one] for one in ids] if b.several else [ids] if ids else []:
         b.ask("DescribeTransactions", {"transactional_ids": known})
 
 
@@ -84,7 +84,7 @@ def clean_up(b: Builder) -> None:
     def last(api: str, fields: dict[str, Json]) -> None:
         b.ask(api, fields, version=b.versions[api][1], cleanup=True, settle=False)
 
-    names = [topic.alias for topic in b.topics if not topic.deleted]
+    living = [topic.alias for topic in b.topics if not topic.deleted]
     for alias in b.groups:
         group = b.groups[alias]
         for member in getattr(group, "members", []):
@@ -104,12 +104,13 @@ def clean_up(b: Builder) -> None:
     last(
         "DeleteTopics",
         {
-            "topics": [{"name": name(alias), "topic_id": None} for alias in [*names, "absent"]],
+            "topics": [{"name": name(alias), "topic_id": None} for alias in [*living, "absent"]],
             "timeout": 10_000,
         },
     )
-    if b.groups:
-        last("DeleteGroups", {"groups_names": [name(alias) for alias in b.groups]})
+    names = [name(alias) for alias in b.groups]
+    for groups in [[group] for group in names] if b.several else [names] if names else []:
+        last("DeleteGroups", {"groups_names": groups})
     if b.acls:
         everything = {
             "resource_type_filter": 1,

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from oracle.session import Json, Session, Step, name, ref
+from oracle.runner import COORDINATED, LED
+from oracle.session import Json, Session, Step, name, names_in, ref
 
 STEPS_MIN = 30
 UNKNOWN_ID = {"$uuid": "6f9a3b52-1d7c-4c59-9c2f-0a5b6c7d8e9f"}
@@ -23,6 +24,9 @@ _SETTLING = {
     "AlterPartitionReassignments", "ElectLeaders", "CreateDelegationToken", "RenewDelegationToken",
     "ExpireDelegationToken",
 }  # fmt: skip
+
+#: whoever waits for a member would wait for long if one of these went astray: see `activities_brokers`
+_JOINING = {"JoinGroup", "SyncGroup", "LeaveGroup"}
 
 Versions = dict[str, tuple[int, int]]
 
@@ -38,6 +42,9 @@ class Topic:
     #: records so far, by partition
     ends: dict[int, int] = dataclasses.field(default_factory=dict)
     deleted: bool = False
+    #: of every partition; the first one is preferred as leader
+    replicas: list[int] = dataclasses.field(default_factory=lambda: [1])
+    leader: int = 1
 
     @property
     def id(self) -> Json:
@@ -63,10 +70,11 @@ class Producer:
 class Builder:
     """A session in the making."""
 
-    def __init__(self, seed: int, versions: Versions, brokers: int = 1) -> None:
+    def __init__(self, seed: int, versions: Versions, brokers: int = 1, *, faults: bool = False) -> None:
         self.random = Random(seed)
-        #: of every partition; the first one leads
-        self.replicas = list(range(1, brokers + 1))
+        self.brokers = list(range(1, brokers + 1))
+        #: leaders and coordinators change: who is asked is found out when it is time
+        self.faults = faults
         self.versions = versions
         self.steps: list[Step] = []
         self.topics: list[Topic] = []
@@ -101,6 +109,12 @@ class Builder:
         living = [topic for topic in self.topics if not topic.deleted]
         return self.random.choice(living) if living else self.create_topic()
 
+    def neighbour(self, topic: Topic) -> Topic:
+        """A topic that exists and has the same leader, maybe the same one."""
+        return self.random.choice(
+            [one for one in self.topics if not one.deleted and one.leader == topic.leader]
+        )
+
     def some_topic_name(self) -> Json:
         """Mostly one that exists."""
         if self.chance(0.85):
@@ -116,7 +130,11 @@ class Builder:
 
     def together(self, names: list[Json]) -> list[Json]:
         """Names to ask one coordinator about: several brokers coordinate several groups and transactions."""
-        return names[:1] if len(self.replicas) > 1 else names
+        return names[:1] if self.several else names
+
+    @property
+    def several(self) -> bool:
+        return len(self.brokers) > 1
 
     # Steps
 
@@ -126,8 +144,34 @@ class Builder:
         if version is None:
             version = self.version(api)
         options.setdefault("settle", api in _SETTLING)
+        if self.several and not self.faults:
+            self._route(api, version, fields, options)
         self.steps.append(Step(label=label, api=api, version=version, fields=fields, **options))
         return label
+
+    def _route(self, api: str, version: int, fields: dict[str, Json], options: dict[str, Any]) -> None:
+        """Choose the broker that is asked: the leader, the coordinator, or anyone; sometimes a wrong one."""
+        wrong = 0.06 if "until" not in options and not options.get("cleanup") else 0.0
+        if api in LED:
+            options.setdefault("broker", self._leader(fields))
+            # followers serve consumers from version 11 on, up to the watermark that they heard of last
+            wrong = 0.0 if api == "Fetch" and version > 10 else wrong
+        elif api not in COORDINATED:
+            options.setdefault("broker", self.choose(1, 1, 2, 3))
+            return
+        elif api in _JOINING:
+            return
+        options.setdefault("elsewhere", self.chance(wrong))
+
+    def _leader(self, fields: Json) -> int:
+        """Who leads the first topic that a request names."""
+        leaders = {topic.alias: topic.leader for topic in self.topics}
+        return next((leaders[one] for one in names_in(fields) if one in leaders), 1)
+
+    def everywhere(self, api: str, fields: dict[str, Json], **options: Any) -> None:
+        """Ask the brokers behind the first one, too, until they know what the first one knows."""
+        for broker in self.brokers[1:]:
+            self.ask(api, fields, broker=broker, **options)
 
     def create_topic(self, partitions: int | None = None, configs: dict[str, str] | None = None) -> Topic:
         """Create a topic and wait until it is there; metadata of several versions has its id from 10 on."""
@@ -141,24 +185,15 @@ class Builder:
             "replication_factor": 1,
             "assignments": [],
         }
-        if len(self.replicas) > 1:
+        replicas = [1]
+        if self.several:
             # Where replicas go by themselves is anybody's guess.
-            rows_of = [
-                {"partition_index": number, "broker_ids": self.replicas} for number in range(partitions)
-            ]
+            replicas = self.rotated(self.choose(1, 1, 2, 3))
+            rows_of = [{"partition_index": number, "broker_ids": replicas} for number in range(partitions)]
             topic |= {"num_partitions": -1, "replication_factor": -1, "assignments": rows_of}
         self.ask("CreateTopics", {"topics": [{**topic, "configs": rows}], "timeout": 10_000})
-        metadata = self.ask(
-            "Metadata",
-            {"topics": [{"name": name(alias)}], "allow_auto_topic_creation": False},
-            version=self.version("Metadata", 10),
-            until={
-                "no_errors": True,
-                "path": ["topics", 0, "partitions", partitions - 1, "leader_id"],
-                "not_in": [-1],
-            },
-        )
-        made = Topic(alias, partitions, metadata)
+        metadata = self.wait_topic(alias, partitions)
+        made = Topic(alias, partitions, metadata, replicas=replicas, leader=replicas[0])
         self.topics.append(made)
         self.ask(
             "ListOffsets",
@@ -178,13 +213,33 @@ class Builder:
         )
         return made
 
+    def rotated(self, first: int) -> list[int]:
+        """All brokers in order, from this one on."""
+        return self.brokers[first - 1 :] + self.brokers[: first - 1]
+
+    def wait_topic(self, alias: str, partitions: int, leader: int | None = None) -> str:
+        """Until every broker knows so many partitions, and who leads them; the step with the topic's id."""
+        places = range(partitions) if leader else [partitions - 1]
+        led = [
+            {"path": ["topics", 0, "partitions", number, "leader_id"], "not_in": [-1]}
+            | ({"in": [leader]} if leader else {})
+            for number in places
+        ]
+        fields = {"topics": [{"name": name(alias)}], "allow_auto_topic_creation": False}
+        until = {"no_errors": True, "every": led} if len(led) > 1 else {"no_errors": True, **led[0]}
+        where = {"broker": 1} if self.several else {}
+        label = self.ask("Metadata", fields, version=self.version("Metadata", 10), until=until, **where)
+        self.everywhere("Metadata", fields, version=12, until=until)
+        return label
+
 
 Activity = Callable[[Builder], None]
 
 
-def activities() -> list[tuple[float, Activity]]:
+def activities(brokers: int = 1) -> list[tuple[float, Activity]]:
     """Every activity with its weight."""
     from oracle import (
+        activities_brokers,
         activities_cluster,
         activities_consuming,
         activities_groups,
@@ -203,7 +258,8 @@ def activities() -> list[tuple[float, Activity]]:
         activities_topics,
         activities_transactions,
     )
-    return [row for module in modules for row in module.ACTIVITIES]
+    rows = [row for module in modules for row in module.ACTIVITIES]
+    return rows + activities_brokers.ACTIVITIES if brokers > 1 else rows
 
 
 def make_session(seed: int, versions: Versions, brokers: int = 1, steps_min: int = STEPS_MIN) -> Session:
@@ -211,7 +267,7 @@ def make_session(seed: int, versions: Versions, brokers: int = 1, steps_min: int
     from oracle.epilogue import clean_up, read_back
 
     builder = Builder(seed, versions, brokers)
-    table = activities()
+    table = activities(brokers)
     # A session is about a few things, not about everything: later steps meet what earlier ones made.
     chosen = builder.random.sample(table, k=builder.random.randint(4, 9))
     weights = [weight for weight, _ in chosen]
@@ -220,4 +276,4 @@ def make_session(seed: int, versions: Versions, brokers: int = 1, steps_min: int
         builder.random.choices(chosen, weights)[0][1](builder)
     read_back(builder)
     clean_up(builder)
-    return Session(seed, tuple(builder.steps))
+    return Session(seed, tuple(builder.steps), brokers)

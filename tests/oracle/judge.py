@@ -32,7 +32,8 @@ class Difference:
 def normalised(session: Session, prefix: str, transcript: Transcript) -> dict[str, Json]:
     """The answers by label, with everything that may differ taken out."""
     steps = {step.label: step for step in session.steps}
-    normaliser = Normaliser(prefix)
+    where = {"several": session.brokers > 1, "faults": session.faults}
+    normaliser = Normaliser(prefix, frozenset(one for one, holds in where.items() if holds))
     for label, answer in transcript:
         normaliser.note_ids(steps[label].api, answer)
     answers = {label: normaliser.normalise(steps[label].api, answer) for label, answer in transcript}

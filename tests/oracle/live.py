@@ -2,7 +2,7 @@
 
 import itertools
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from oracle.judge import Difference, differences, normalised
 from oracle.runner import UNTIL_SECONDS_MAX, Runner
@@ -22,6 +22,8 @@ class Pair:
         #: a system may have seen other runs
         self._run = f"o{secrets.token_hex(3)}"
         self._attempts = itertools.count(1)
+        #: by fault: seconds until the next answer on the first system and on the second
+        self.waits: dict[str, list[tuple[float, float]]] = {}
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -31,11 +33,13 @@ class Pair:
     ) -> tuple[dict[str, Json], dict[str, Json]]:
         """The normalised answers of both, under names that nobody used before."""
         prefix = f"{self._run}-{next(self._attempts)}-"
-        under_way = [
-            self._pool.submit(lambda system=system: Runner(system, prefix, until_seconds).run(session))
-            for system in (self.kafka, self.here)
-        ]
+        runners = [Runner(system, prefix, until_seconds) for system in (self.kafka, self.here)]
+        under_way = [self._pool.submit(runner.run, session) for runner in runners]
+        # both have to be at their end before anything else is done with them
+        wait(under_way)
         kafka, here = (normalised(session, prefix, one.result()) for one in under_way)
+        for first, second in zip(*(runner.waits for runner in runners), strict=False):
+            self.waits.setdefault(first[0], []).append((first[1], second[1]))
         return kafka, here
 
     def compare(self, session: Session) -> list[Difference]:

@@ -23,6 +23,8 @@ from oracle.systems import System
 
 FOLDER = Path(__file__).parent / "recordings"
 ONE_BROKER = FOLDER / "one-broker.jsonl.gz"
+#: sessions in which answers get lost
+LOST_ANSWERS = FOLDER / "lost-answers.jsonl.gz"
 FORMAT = 2
 #: how many seeds are looked through for sessions with versions that are not recorded yet
 POOL = 2000

@@ -31,6 +31,8 @@ class Rule:
     reason: str
     #: what the symbol is called
     kind: str = ""
+    #: where it counts: everywhere, with `several` brokers, or in sessions with `faults`
+    where: str = ""
 
 
 RULES = (
@@ -40,6 +42,19 @@ RULES = (
     Rule("*.documentation", "present", "texts are for people"),
     Rule("*.host", "drop", "another address"),
     Rule("*.port", "drop", "another address"),
+    Rule("Metadata.controller_id", "present", "Kafka names any broker: all forward to it", where="several"),
+    Rule("DescribeCluster.controller_id", "present", "Kafka names any broker", where="several"),
+    Rule("*.leader_id", "drop", "who leads after a crash depends on who is first back", where="faults"),
+    Rule("*.isr_nodes", "drop", "the same", where="faults"),
+    Rule("*.offline_replicas", "drop", "who is back", where="faults"),
+    Rule("*.eligible_leader_replicas", "drop", "who is back", where="faults"),
+    Rule("*.last_known_elr", "drop", "who is back", where="faults"),
+    Rule("Metadata.brokers", "drop", "who is back", where="faults"),
+    Rule("*.node_endpoints", "drop", "who leads", where="faults"),
+    Rule("*.leader_epoch", "drop", "counts elections, more or fewer by time", where="faults"),
+    Rule("*.partition_leader_epoch", "drop", "counts elections", where="faults"),
+    Rule("*.coordinator_epoch", "drop", "counts elections", where="faults"),
+    Rule("FindCoordinator.*node_id", "present", "who leads after a crash", where="faults"),
     Rule("*.cluster_id", "drop", "made up by each cluster"),
     Rule("*.log_dir", "drop", "another folder"),
     Rule("*.total_bytes", "drop", "the disk of the machine"),
@@ -127,9 +142,13 @@ RULES = (
 
 
 @functools.cache
-def rules_of(path: str) -> tuple[Rule, ...]:
+def rules_of(path: str, where: frozenset[str] = frozenset()) -> tuple[Rule, ...]:
     """The rules for a field, `Api.path.of.the.field`."""
-    return tuple(rule for rule in RULES if fnmatch.fnmatchcase(path, rule.pattern))
+    return tuple(
+        rule
+        for rule in RULES
+        if (not rule.where or rule.where in where) and fnmatch.fnmatchcase(path, rule.pattern)
+    )
 
 
 #: the end of an id that a coordinator made up
@@ -141,8 +160,9 @@ _CLOCKS_FROM_MS = 1_750_000_000_000
 class Normaliser:
     """Applies the rules to the answers of one transcript, in order."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, where: frozenset[str] = frozenset()) -> None:
         self._prefix = prefix
+        self._where = where
         self._symbols: dict[tuple[str, Any], str] = {}
         self._counts: dict[str, int] = {}
 
@@ -150,7 +170,7 @@ class Normaliser:
         """Give symbols to what an answer says by itself, before those that stand in sets without an order."""
         if isinstance(answer, dict):
             for key, value in answer.items():
-                for rule in rules_of(f"{api}.{key}"):
+                for rule in rules_of(f"{api}.{key}", self._where):
                     if rule.action == "symbol":
                         self._symbol(rule.kind, value)
 
@@ -172,7 +192,7 @@ class Normaliser:
         result = {}
         for key, inner in value.items():
             inner_path = f"{path}.{key}"
-            rules = rules_of(inner_path)
+            rules = rules_of(inner_path, self._where)
             actions = {rule.action for rule in rules}
             if "drop" in actions:
                 continue
@@ -201,6 +221,9 @@ class Normaliser:
         if batch["attributes"] & 8 or batch["attributes"] & 32:
             result["base_timestamp_ms"] = result["max_timestamp_ms"] = "a clock"
             result["records"] = [{**one, "timestamp": "a clock"} for one in result["records"]]
+        if batch["attributes"] & 32 and "faults" in self._where:
+            # behind the version stands the coordinator's epoch
+            result["records"] = [{**one, "value": one["value"][:6]} for one in result["records"]]
         if batch["attributes"] & 7:
             result["batch_length"] = "compressed"
         return result

@@ -4,11 +4,13 @@ A transcript is a list of rows, one per step in the order of the session: the st
 plain data, or what happened instead (`{"closed": …}`, `{"timeout": …}`, `{"unanswered": …}`).
 """
 
+import contextlib
 import time
 from typing import Any
 
+from oracle.proxy import LossyProxy
 from oracle.session import Json, Session, Step
-from oracle.systems import System
+from oracle.systems import SHARED, System
 from oracle.values import at_path, labels_in, plain, resolve
 from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
@@ -23,6 +25,10 @@ LATER_PAUSE_SECONDS = 0.03
 #: the coordinator is not there yet: asked again, as any client does
 RETRIED = {14, 15, 16, 51}
 RETRY_SECONDS_MAX = 5.0
+#: while leaders and coordinators change: what a client asks again for, and for how long
+RETRIED_IN_FAULTS = RETRIED | {5, 6, 7, 8, 9, 13, 19, 20, 41, 75, 78}
+FAULT_SECONDS_MAX = 90.0
+FAULT_REQUEST_SECONDS_MAX = 12.0
 
 _GROUP, _TRANSACTION = 0, 1
 #: what a coordinator serves: its kind, and the fields that name the group or the transactional id
@@ -42,6 +48,14 @@ COORDINATED = {
     "DescribeTransactions": (_TRANSACTION, ("transactional_ids",)),
 }  # fmt: skip
 
+#: APIs that a partition's leader serves
+LED = {
+    "Produce", "Fetch", "ListOffsets", "OffsetForLeaderEpoch", "DeleteRecords", "DescribeProducers",
+    "WriteTxnMarkers",
+}  # fmt: skip
+#: steps that are not requests: brokers are killed; until all are back and in sync
+KILL, WHOLE = "Kill", "Whole"
+
 SLOW_SECONDS = 4.0
 #: steps that took long, in words
 SLOW: list[str] = []
@@ -60,11 +74,19 @@ class Runner:
         self._links: dict[tuple[str, int], Link] = {}
         self._answers: dict[str, Json] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._faults = False
+        #: who is asked for what everybody knows
+        self._anyone = 1
+        #: what happened last, and when, until the next answer
+        self._since: tuple[str, float] | None = None
+        #: faults and the seconds until the next answer
+        self.waits: list[tuple[str, float]] = []
         #: steps whose answer is still to come, with their tickets, in the order of sending
         self._due: dict[tuple[str, int], list[tuple[Step, int]]] = {}
 
     def run(self, session: Session) -> Transcript:
         """Carry out every step."""
+        self._faults = session.faults
         try:
             for step in session.steps:
                 started = time.monotonic()
@@ -80,6 +102,9 @@ class Runner:
         return [(step.label, self._answers[step.label]) for step in session.steps if not step.cleanup]
 
     def _do(self, step: Step) -> None:
+        if step.api in (KILL, WHOLE):
+            self._answers[step.label] = self._kill(step) if step.api == KILL else self._wait_whole()
+            return
         for label in labels_in(step.fields):
             if label not in self._answers:
                 self._collect_label(label)
@@ -89,13 +114,17 @@ class Runner:
             time.sleep(LATER_PAUSE_SECONDS)
             return
         self._collect(place)
+        if step.lost:
+            self._lose(step, place[1])
         answer = self._ask(step, place)
-        if step.until is not None:
+        if self._faults:
+            answer = self._ask_until_answered(step, answer)
+        elif step.until is not None:
             deadline = time.monotonic() + self.until_seconds
             while not holds(answer, step.until) and time.monotonic() < deadline:
                 time.sleep(UNTIL_PAUSE_SECONDS)
                 answer = self._ask(step, place)
-        else:
+        elif not step.elsewhere:
             deadline = time.monotonic() + RETRY_SECONDS_MAX
             while errors_of(answer) & RETRIED and time.monotonic() < deadline:
                 time.sleep(UNTIL_PAUSE_SECONDS)
@@ -105,27 +134,116 @@ class Runner:
             time.sleep(self.system.settle_seconds)
 
     def _broker_of(self, step: Step) -> int:
-        """Which broker serves a step: the first leads every partition, coordinators are anywhere."""
+        """Which broker is asked."""
+        if step.broker is not None:
+            serving = step.broker
+        else:
+            serving = self._coordinator_of(step)
+        return serving % len(self.system.ports) + 1 if step.elsewhere else serving
+
+    def _coordinator_of(self, step: Step) -> int:
+        """Where the group or the transactional id of a step is coordinated; the first broker for others."""
         route = COORDINATED.get(step.api)
-        if route is None or len(self.system.ports) == 1:
+        if len(self.system.ports) == 1:
             return 1
+        if route is None:
+            return self._leader_of(step.fields) if self._faults and step.api in LED else self._anyone
         kind, fields = route
         key = next((found for name in fields if (found := _first(step.fields.get(name)))), None)
         key = resolve(key, self.prefix, self._answers)
         if not isinstance(key, str) or not key:
-            return 1
+            return self._anyone
         if (kind, key) not in self._coordinators:
-            asked = Step("route", "FindCoordinator", 3, {"key": key, "key_type": kind})
-            deadline = time.monotonic() + UNTIL_SECONDS_MAX
-            while True:
-                self._send(asked, ("route", 1))
-                self._collect(("route", 1))
-                answer = self._answers.pop("route")
-                if answer.get("error_code") == 0 or time.monotonic() > deadline:
-                    break
-                time.sleep(UNTIL_PAUSE_SECONDS)
-            self._coordinators[kind, key] = answer.get("node_id", 1)
+            self._coordinators[kind, key] = self._find("FindCoordinator", 3, key=key, key_type=kind)
         return self._coordinators[kind, key]
+
+    def _leader_of(self, fields: dict[str, Json]) -> int:
+        """Who leads the first partition of the first topic that a request is about."""
+        row = next(iter(fields.get("topic_data") or fields.get("topics") or [{}]))
+        topic = resolve(row.get("name") or row.get("topic"), self.prefix, self._answers)
+        return self._find("Metadata", 12, topics=[{"name": topic}]) if topic else self._anyone
+
+    def _find(self, api: str, version: int, **fields: Json) -> int:
+        """The coordinator, or the leader, that brokers name; while they know none, they are asked again."""
+        path: list[str | int] = ["node_id"]
+        if api == "Metadata":
+            path = ["topics", 0, "partitions", 0, "leader_id"]
+        deadline = time.monotonic() + UNTIL_SECONDS_MAX
+        while True:
+            answer = self._ask(Step("route", api, version, fields), ("route", self._anyone))
+            found = at_path(answer, path)
+            if (isinstance(found, int) and found > 0) or time.monotonic() > deadline:
+                return found if isinstance(found, int) and found > 0 else self._anyone
+            if "closed" in answer or "timeout" in answer:
+                self._ask_another()
+            time.sleep(UNTIL_PAUSE_SECONDS)
+
+    def _ask_another(self) -> None:
+        self._anyone = self._anyone % len(self.system.ports) + 1
+
+    # Faults
+
+    def _kill(self, step: Step) -> Json:
+        """Kill brokers and have them started again."""
+        whose = step.fields.get("whose")
+        what = "all brokers are killed"
+        brokers = list(self.system.ports)
+        if whose is not None:
+            brokers = [self._coordinator_of(Step("route", whose["api"], 0, whose))]
+            what = f"the {whose['called']} is killed"
+        assert self.system.crash is not None, "this system cannot be killed"
+        self._since = what, time.monotonic()
+        self.system.crash(brokers)
+        return {}
+
+    def _lose(self, step: Step, broker: int) -> None:
+        """Send a request whose answer gets lost."""
+        with LossyProxy(self.system.ports[broker][0]) as proxy, contextlib.suppress(ClientFault):
+            link = Link.open(*self.system.client(step.connection, broker, proxy.port))
+            api = BY_NAME[step.api]
+            fields = resolve(step.fields, self.prefix, self._answers)
+            proxy.lose(step.lost)
+            self._since = f"an answer to {step.api} is lost", time.monotonic()
+            link.receive(link.send(api.key, step.version, messages.encode_request(api, step.version, fields)))
+
+    def _ask_until_answered(self, step: Step, answer: Json) -> Json:
+        """What a client gets that does not give up."""
+        deadline = time.monotonic() + FAULT_SECONDS_MAX
+        while (
+            "closed" in answer
+            or "timeout" in answer
+            or errors_of(answer) & RETRIED_IN_FAULTS
+            or (step.until is not None and not holds(answer, step.until))
+        ) and time.monotonic() < deadline:
+            time.sleep(UNTIL_PAUSE_SECONDS)
+            if "closed" in answer or "timeout" in answer:
+                self._ask_another()
+            self._coordinators.clear()
+            answer = self._ask(step, (step.connection, self._broker_of(step)))
+        if self._since is not None:
+            what, since = self._since
+            self.waits.append((what, time.monotonic() - since))
+            self._since = None
+        return answer
+
+    def _wait_whole(self) -> Json:
+        """Until every broker knows all others, and all replicas are in sync."""
+        deadline = time.monotonic() + FAULT_SECONDS_MAX
+        while True:
+            asked = Step("route", "Metadata", 12, {"topics": None})
+            if all(self._whole(self._ask(asked, ("route", broker))) for broker in self.system.ports):
+                return {"whole": True}
+            if time.monotonic() > deadline:
+                return {"whole": False}
+            time.sleep(0.1)
+
+    def _whole(self, answer: Json) -> bool:
+        partitions = [row for topic in answer.get("topics", []) for row in topic["partitions"]]
+        return len(answer.get("brokers", [])) == len(self.system.ports) and all(
+            row["leader_id"] > 0 and len(row["isr_nodes"]) == len(row["replica_nodes"]) for row in partitions
+        )
+
+    # Requests
 
     def _ask(self, step: Step, place: tuple[str, int]) -> Json:
         self._send(step, place)
@@ -160,9 +278,10 @@ class Runner:
 
     def _collect(self, place: tuple[str, int]) -> None:
         """Take every answer that is due on a connection."""
+        timeout_ms = round(FAULT_REQUEST_SECONDS_MAX * 1000) if self._faults else None
         for step, ticket in self._due.pop(place, ()):
             try:
-                body = self._links[place].receive(ticket)
+                body = self._links[place].receive(ticket, timeout_ms)
                 answer = messages.decode_response(BY_NAME[step.api], step.version, body)
                 self._answers[step.label] = plain(answer)
             except ClientFault as fault:
@@ -206,8 +325,10 @@ def errors_of(answer: Json) -> set[int]:
 
 
 def holds(answer: Json, condition: dict[str, Json]) -> bool:
-    """Whether an answer is what a step waits for: no errors, or one of some values at a path."""
+    """Whether an answer is what a step waits for: no errors, one of some values at a path."""
     if condition.get("no_errors") and errors_of(answer):
+        return False
+    if not all(holds(answer, one) for one in condition.get("every", ())):
         return False
     if "path" not in condition:
         return True
@@ -218,8 +339,12 @@ def holds(answer: Json, condition: dict[str, Json]) -> bool:
 
 
 def prepare(system: System) -> None:
-    """Have both coordinators come up: their topics are made when somebody first asks."""
-    steps = [
+    """Have both coordinators come up: their topics are made when somebody first asks.
+
+    Several brokers coordinate where their topics are led: that is the same on all systems.
+    """
+    steps = _internal_topics(len(system.ports)) if len(system.ports) > 1 else []
+    steps += [
         Step(
             f"p{kind}", "FindCoordinator", 3, {"key": "prepare", "key_type": kind}, until={"no_errors": True}
         )
@@ -240,6 +365,32 @@ def prepare(system: System) -> None:
         Step("p4", "InitProducerId", 4, {"transactional_id": None, "producer_id": -1, "producer_epoch": -1})
     )
     Runner(system, "prepare-").run(Session(0, tuple(steps)))
+
+
+def _internal_topics(brokers: int) -> list[Step]:
+    """The coordinators' topics, each partition led by another broker."""
+    configs = {
+        "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
+        "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
+    }
+    steps = []
+    for first, (name, settings) in enumerate(configs.items()):
+        assignments = [
+            {
+                "partition_index": number,
+                "broker_ids": [(first + number + more) % brokers + 1 for more in range(brokers)],
+            }
+            for number in range(int(SHARED["offsets.topic.num.partitions"]))
+        ]
+        topic = {
+            "name": name,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": assignments,
+            "configs": [{"name": key, "value": value} for key, value in settings.items()],
+        }
+        steps.append(Step(f"t{first}", "CreateTopics", 7, {"topics": [topic], "timeout": 10_000}))
+    return steps
 
 
 def advertised(system: System) -> dict[str, tuple[int, int]]:

@@ -1,8 +1,8 @@
 """A session: what is asked of a system, as plain data that can be generated, shrunk, printed and recorded.
 
-A session is a list of steps. A step is a request: on which connection, which API and version, and its fields,
-written for all versions at once (a version takes those it has). Fields are plain values, save these mappings
-with one key, which are worked out when the step is sent:
+A session is a list of steps. A step is a request (or a fault, see `faults`): on which connection, which API
+and version, and its fields, written for all versions at once (a version takes those it has). Fields are plain
+values, save these mappings with one key, which are worked out when the step is sent:
 
     {"$name": "t0"}                       a name of this session: its prefix and the text
     {"$ref": [label, path, else, plus]}   a value from the answer to an earlier step, or `else`
@@ -16,6 +16,7 @@ References go by the label of a step, so that steps can be left out: what refers
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any
 
 Json = Any
@@ -39,6 +40,12 @@ class Step:
     settle: bool = False
     #: puts things back at the end; its answer is not compared
     cleanup: bool = False
+    #: the broker that is asked; without one the coordinator, or the first
+    broker: int | None = None
+    #: not the one that should be asked, but the next
+    elsewhere: bool = False
+    #: the answer to its first sending gets lost, `early` or `late` (see `proxy`); it is asked again then
+    lost: str = ""
 
     def to_json(self) -> dict[str, Json]:
         """The step without what is as usual."""
@@ -50,7 +57,10 @@ class Step:
         return cls(**row)
 
     def __str__(self) -> str:
-        marks = "".join(f" {name}" for name in ("later", "settle", "cleanup") if getattr(self, name))
+        marks = f" of {self.broker}" if self.broker is not None else ""
+        flags = ("later", "settle", "cleanup", "elsewhere")
+        marks += f" lost {self.lost}" if self.lost else ""
+        marks += "".join(f" {name}" for name in flags if getattr(self, name))
         until = f" until {json.dumps(self.until)}" if self.until else ""
         return f"{self.label} {self.connection} {self.api} v{self.version}{marks}{until} {shown(self.fields)}"
 
@@ -61,20 +71,41 @@ class Session:
 
     seed: int
     steps: tuple[Step, ...]
+    brokers: int = 1
+    #: answers get lost and brokers are killed: every step is asked again until it is answered
+    faults: bool = False
 
     def to_json(self) -> dict[str, Json]:
-        return {"seed": self.seed, "steps": [step.to_json() for step in self.steps]}
+        steps = [step.to_json() for step in self.steps]
+        return {"seed": self.seed, "brokers": self.brokers, "faults": self.faults, "steps": steps}
 
     @classmethod
     def from_json(cls, row: dict[str, Json]) -> "Session":
-        return cls(row["seed"], tuple(Step.from_json(step) for step in row["steps"]))
+        steps = tuple(Step.from_json(step) for step in row["steps"])
+        return cls(row["seed"], steps, row.get("brokers", 1), row.get("faults", False))
 
     def without(self, labels: set[str]) -> "Session":
-        return Session(self.seed, tuple(step for step in self.steps if step.label not in labels))
+        return self.with_steps(step for step in self.steps if step.label not in labels)
+
+    def with_steps(self, steps: Iterable[Step]) -> "Session":
+        return dataclasses.replace(self, steps=tuple(steps))
 
 
 def name(text: str) -> Json:
     return {"$name": text}
+
+
+def names_in(value: Json) -> list[str]:
+    """The names of this session that a request uses, in order."""
+    if isinstance(value, list | tuple):
+        return [found for one in value for found in names_in(one)]
+    if not isinstance(value, dict):
+        return []
+    if "$name" in value:
+        return [value["$name"]]
+    if "$ref" in value:
+        return []
+    return [found for one in value.values() for found in names_in(one)]
 
 
 def ref(label: str, *path: str | int, otherwise: Json = None, plus: int = 0) -> Json:

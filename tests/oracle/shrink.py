@@ -7,7 +7,7 @@ field and values. What a left-out step would have given others is replaced by th
 from collections.abc import Callable, Iterator
 
 from oracle.judge import Difference
-from oracle.session import Json, Session
+from oracle.session import Session, names_in
 from oracle.values import labels_in
 
 ATTEMPTS_MAX = 40
@@ -55,32 +55,21 @@ def _guesses(session: Session, label: str) -> Iterator[Session]:
     end = labels.index(label) + 1
     clean = tuple(step for step in session.steps[end:] if step.cleanup)
     before = session.steps[:end]
-    yield Session(session.seed, before + clean)
+    yield session.with_steps(before + clean)
     needed = {label}
     for step in reversed(before):
         if step.label in needed:
             needed |= labels_in(step.fields)
-    names = _names(before[-1].fields)
+    names = set(names_in(before[-1].fields))
     making = {
         step.label
         for step in before
-        if (step.api == "CreateTopics" or step.until is not None) and names & _names(step.fields)
+        if (step.api == "CreateTopics" or step.until is not None) and names & set(names_in(step.fields))
     }
     close = needed | making
-    yield Session(session.seed, tuple(step for step in before if step.label in close) + clean)
-    related = {step.label for step in before if names & _names(step.fields)}
-    yield Session(session.seed, tuple(step for step in before if step.label in close | related) + clean)
-
-
-def _names(value: Json) -> set[str]:
-    """The names of this session that a request uses."""
-    if isinstance(value, list | tuple):
-        return set().union(*map(_names, value))
-    if not isinstance(value, dict):
-        return set()
-    if "$name" in value:
-        return {value["$name"]}
-    return set().union(*map(_names, value.values()))
+    yield session.with_steps(tuple(step for step in before if step.label in close) + clean)
+    related = {step.label for step in before if names & set(names_in(step.fields))}
+    yield session.with_steps(tuple(step for step in before if step.label in close | related) + clean)
 
 
 def told(session: Session, found: list[Difference]) -> str:

@@ -13,7 +13,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ CLUSTER_ID = "tidelog-oracle-00000000"
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 REQUEST_TIMEOUT_MS = 15_000
+#: what brokers need to hear of a change that another one was asked for
+SETTLE_SEVERAL_SECONDS = 0.12
 PR_SET_PDEATHSIG = 1
 USERS = ("alice", "bob")
 _LOGIN = (
@@ -73,7 +76,13 @@ SHARED = {
 def replication(brokers: int) -> dict[str, str]:
     """Settings that depend on how many brokers there are."""
     copies = str(min(brokers, 3))
+    several = {
+        # nobody moves leaders by himself; a follower asks for partitions that are new soon
+        "auto.leader.rebalance.enable": "false",
+        "replica.fetch.wait.max.ms": "50",
+    }
     return {
+        **(several if brokers > 1 else {}),
         "offsets.topic.replication.factor": copies,
         "transaction.state.log.replication.factor": copies,
         "transaction.state.log.min.isr": "1",
@@ -90,10 +99,15 @@ class System(NamedTuple):
     ports: Mapping[int, tuple[int, int]]
     #: how long a change takes to reach every part of it
     settle_seconds: float
+    #: kills these brokers with SIGKILL and starts them again, without waiting for them
+    crash: Callable[[Sequence[int]], None] | None = None
 
-    def client(self, connection: str, broker_id: int) -> tuple[str, int, ClientSettings]:
-        """Where and how a connection is opened: those named after a user log in."""
+    def client(
+        self, connection: str, broker_id: int, port: int | None = None
+    ) -> tuple[str, int, ClientSettings]:
+        """Where and how a connection is opened: those named after a user log in; others may have a port."""
         plain, login = self.ports[broker_id]
+        plain = port or plain
         options = {"client.id": connection, "request.timeout.ms": str(REQUEST_TIMEOUT_MS)}
         user = connection.split("-")[0]
         if user in USERS:
@@ -137,7 +151,8 @@ def kafka(brokers: int = 1) -> Iterator[System]:
         for each in reserved.values():
             for port in each:
                 stack.callback(port.close)
-        processes: list[subprocess.Popen[bytes]] = []
+        nodes = _KafkaNodes(libraries, folder)
+        stack.callback(nodes.stop)
         voters = ",".join(f"{number}@127.0.0.1:{reserved[number][2].port}" for number in ids)
         for number in ids:
             plain, login, controller = (one.port for one in reserved[number])
@@ -158,48 +173,71 @@ def kafka(brokers: int = 1) -> Iterator[System]:
                 "share.coordinator.state.topic.replication.factor": "1",
                 "share.coordinator.state.topic.min.isr": "1",
             }
-            properties = folder / f"node-{number}.properties"
-            properties.write_text("".join(f"{key}={value}\n" for key, value in own.items()))
-            processes.append(_launch_kafka(libraries, folder, number, properties))
-            stack.callback(_stop, processes[-1])
+            nodes.add(number, own)
         ports = {number: (reserved[number][0].port, reserved[number][1].port) for number in ids}
         for pair in ports.values():
             for port in pair:
-                _wait_port(port, folder, processes)
-        yield System("Kafka", ports, settle_seconds=0.04)
+                _wait_port(port, folder, nodes.processes.values())
+        settle_seconds = 0.04 if brokers == 1 else SETTLE_SEVERAL_SECONDS
+        yield System("Kafka", ports, settle_seconds, nodes.crash)
 
 
-def _launch_kafka(libraries: Path, folder: Path, number: int, properties: Path) -> "subprocess.Popen[bytes]":
-    java = ["java", "-cp", f"{libraries}/*"]
-    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-    subprocess.run(formatting, check=True, capture_output=True)
-    with (folder / f"node-{number}.log").open("ab") as log:
-        return subprocess.Popen(
-            [
-                *java[:1],
-                "-Xmx1g",
-                "-XX:TieredStopAtLevel=1",
-                "-Xms256m",
-                "-XX:+UseSerialGC",
-                *java[1:],
-                "kafka.Kafka",
-                str(properties),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "LOG_DIR": str(folder)},
-            process_group=0,
-            preexec_fn=_end_with_parent,
-        )
+class _KafkaNodes:
+    """The processes of Kafka's nodes, each with a heap of 1 GB at most."""
+
+    def __init__(self, libraries: Path, folder: Path) -> None:
+        self._java = ("java", "-cp", f"{libraries}/*")
+        self._folder = folder
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def add(self, number: int, settings: Mapping[str, str]) -> None:
+        """Format the folder of a node and start it."""
+        properties = self._properties(number)
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        formatting = [
+            *self._java,
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            CLUSTER_ID,
+            "-c",
+            str(properties),
+        ]
+        subprocess.run(formatting, check=True, capture_output=True)
+        self._launch(number)
+
+    def crash(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.processes[number].kill()
+        for number in numbers:
+            self.processes[number].wait(STOP_SECONDS_MAX)
+            self._launch(number)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait(STOP_SECONDS_MAX)
+
+    def _properties(self, number: int) -> Path:
+        return self._folder / f"node-{number}.properties"
+
+    def _launch(self, number: int) -> None:
+        java, *rest = self._java
+        memory = ["-Xmx1g", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        with (self._folder / f"node-{number}.log").open("ab") as log:
+            self.processes[number] = subprocess.Popen(
+                [java, *memory, *rest, "kafka.Kafka", self._properties(number)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "LOG_DIR": str(self._folder)},
+                process_group=0,
+                preexec_fn=_end_with_parent,
+            )
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.kill()
-    process.wait(STOP_SECONDS_MAX)
-
-
-def _wait_port(port: int, folder: Path, processes: "list[subprocess.Popen[bytes]]") -> None:
+def _wait_port(port: int, folder: Path, processes: "Collection[subprocess.Popen[bytes]]") -> None:
     deadline = time.monotonic() + START_SECONDS_MAX
     while True:
         try:
@@ -213,7 +251,9 @@ def _wait_port(port: int, folder: Path, processes: "list[subprocess.Popen[bytes]
 
 
 @contextlib.contextmanager
-def tidelog(brokers: int = 1, *, store: str = "embedded", in_thread: bool = False) -> Iterator[System]:
+def tidelog(
+    brokers: int = 1, *, store: str = "embedded", in_thread: bool = False, killable: bool = False
+) -> Iterator[System]:
     """Tidelog with that many brokers, until the end of the block; one may run in a thread of this process."""
     with contextlib.ExitStack() as stack:
         reserved = {number: [ReservedPort(), ReservedPort()] for number in range(1, brokers + 1)}
@@ -223,17 +263,25 @@ def tidelog(brokers: int = 1, *, store: str = "embedded", in_thread: bool = Fals
         ports = {number: (plain.port, login.port) for number, (plain, login) in reserved.items()}
         settings_of = {number: {"listeners": _listeners(*pair)} for number, pair in ports.items()}
         common = {**SHARED, **replication(brokers)}
-        if brokers == 1 and store == "embedded":
+        if brokers == 1 and store == "embedded" and not killable:
             settings = {**common, **settings_of[1]}
             stack.enter_context(RunningBroker(settings, mode="thread" if in_thread else "process"))
-        else:
-            address = stack.enter_context(_zookeeper()) if store == "zookeeper" else None
-            stack.enter_context(
-                RunningCluster(
-                    brokers, common, settings_of=settings_of, zookeeper=address, log_level="warning"
-                )
-            )
-        yield System("Tidelog", ports, settle_seconds=0.0)
+            yield System("Tidelog", ports, settle_seconds=0.0)
+            return
+        address = stack.enter_context(_zookeeper()) if store == "zookeeper" else None
+        cluster = stack.enter_context(
+            RunningCluster(brokers, common, settings_of=settings_of, zookeeper=address, log_level="warning")
+        )
+        restarts = stack.enter_context(ThreadPoolExecutor(1, "restarts"))
+
+        def crash(numbers: Sequence[int]) -> None:
+            # those of the last crash are there
+            restarts.submit(int).result()
+            chosen = None if len(numbers) == brokers else numbers[0]
+            cluster.kill(chosen)
+            restarts.submit(cluster.start, chosen)
+
+        yield System("Tidelog", ports, 0.0 if brokers == 1 else SETTLE_SEVERAL_SECONDS, crash)
 
 
 def _listeners(plain: int, login: int) -> str:
