@@ -7,6 +7,7 @@ the wildcards of `fnmatch`. Its action says what becomes of the field before ans
 - `symbol`    a value that a system makes up becomes a word with a number, in the order of appearance: what
               was equal stays equal. Negative numbers, zero UUIDs and empty texts are themselves.
 - `sort`      the order of the array has no meaning
+- `join`      rows of partitions that are alike otherwise are one row
 - `own`       elements that do not belong to this session are left out
 - `present`   only whether there is one
 - `clock`     a time of this year is that of a broker, older ones are those of records
@@ -100,6 +101,7 @@ RULES = (
     Rule("Produce.responses", "sort", "a set, in the order of a hash table"),
     Rule("Produce.responses.partition_responses", "sort", "a set, in the order of a hash table"),
     Rule("Fetch.responses", "sort", "a set"),
+    Rule("Fetch.responses", "join", "Kafka begins a topic anew where others stand between its partitions"),
     Rule("CreatePartitions.results", "sort", "a set"),
     Rule("DeleteTopics.responses", "sort", "a set"),
     Rule("*.results_by_transaction", "sort", "a set"),
@@ -198,6 +200,8 @@ class Normaliser:
                 continue
             if "own" in actions and isinstance(inner, list):
                 inner = [one for one in inner if self._prefix in json.dumps(one)]
+            if "join" in actions and isinstance(inner, list):
+                inner = _joined(inner)
             if "symbol" in actions:
                 result[key] = self._symbol(
                     next(rule.kind for rule in rules if rule.action == "symbol"), inner
@@ -240,6 +244,16 @@ class Normaliser:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._symbols[key] = f"{kind} {self._counts[kind]}"
         return self._symbols[key]
+
+
+def _joined(rows: list[Json]) -> list[Json]:
+    """The rows with all partitions of those that are alike in everything else."""
+    found: dict[str, Json] = {}
+    for row in rows:
+        alike = json.dumps({key: value for key, value in row.items() if key != "partitions"}, sort_keys=True)
+        before = found.get(alike, {"partitions": []})["partitions"]
+        found[alike] = {**row, "partitions": [*before, *row["partitions"]]}
+    return list(found.values())
 
 
 def _sort_key(value: Json) -> str:

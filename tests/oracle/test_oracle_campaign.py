@@ -13,6 +13,7 @@ from oracle.coverage import Coverage
 from oracle.judge import Difference
 from oracle.live import Pair
 from oracle.proxy import LossyProxy
+from oracle.rules import Normaliser
 from oracle.session import Session, Step
 
 VERSIONS = {"Metadata": (0, 1)}
@@ -57,6 +58,17 @@ def test_a_campaign_ends_when_a_system_is_gone() -> None:
     campaign = _campaign(set(range(3, 100)), set())
     campaign.run(range(1, 100), _session)
     assert campaign.sessions == 2 + CRASHES_IN_A_ROW_MAX
+
+
+def test_rows_of_a_topic_are_joined() -> None:
+    rows = [
+        {"topic": "t0", "partitions": [{"partition_index": 9}]},
+        {"topic": "t1", "partitions": [{"partition_index": 0}]},
+        {"topic": "t0", "partitions": [{"partition_index": 1}]},
+    ]
+    joined = Normaliser("o-").normalise("Fetch", {"responses": rows})["responses"]
+    assert [(row["topic"], len(row["partitions"])) for row in joined] == [("t0", 2), ("t1", 1)]
+    assert joined[0]["partitions"] == [{"partition_index": 1}, {"partition_index": 9}]
 
 
 def _frame(data: bytes) -> bytes:
