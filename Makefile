@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance oracle oracle-record oracle-planted \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted \
 	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
 
 help: ## Show this list
