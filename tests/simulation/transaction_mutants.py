@@ -69,8 +69,8 @@ def _unreplicated_records_verified() -> Patch:
 def _fencing_keeps_the_epoch() -> Patch:
     original = Transaction.fenced
 
-    def fenced(self: Transaction, client_version: int, now_ms: int) -> Transaction:
-        return replace(original(self, client_version, now_ms), producer_epoch=self.producer_epoch)
+    def fenced(self: Transaction, *asked: int, **options: bool) -> Transaction:
+        return replace(original(self, *asked, **options), producer_epoch=self.producer_epoch)
 
     return Transaction, "fenced", fenced
 
