@@ -26,6 +26,22 @@ class Accepted(NamedTuple):
     #: of which requests; a part of what they show
     asked: str = ""
 
+    def covers(self, name: str, asked: str, path: str, kafka: Json, here: Json) -> bool:
+        """Whether this is the difference that was seen, at a request or an operation of this name."""
+        return (
+            fnmatch.fnmatchcase(name, self.api)
+            and self.asked in asked
+            and fnmatch.fnmatchcase(path, self.path)
+            and (
+                self.kafka in (None, kafka)
+                or (self.kafka == ONE_MORE and isinstance(here, int) and kafka == here + 1)
+            )
+            and (
+                self.here in (None, here)
+                or (self.here == LESS and isinstance(kafka, int) and isinstance(here, int) and here < kafka)
+            )
+        )
+
 
 class Meant(NamedTuple):
     """A difference that is meant, in words for people, and where it is seen."""
@@ -165,17 +181,5 @@ OPEN: tuple[Accepted, ...] = (
 
 def accepted(step: Step, path: str, kafka: Json, here: Json) -> bool:
     """Whether a difference is one of those that are meant."""
-    return any(
-        fnmatch.fnmatchcase(step.api, row.api)
-        and row.asked in shown(step.fields)
-        and fnmatch.fnmatchcase(path, row.path)
-        and (
-            row.kafka in (None, kafka)
-            or (row.kafka == ONE_MORE and isinstance(here, int) and kafka == here + 1)
-        )
-        and (
-            row.here in (None, here)
-            or (row.here == LESS and isinstance(kafka, int) and isinstance(here, int) and here < kafka)
-        )
-        for row in (*ACCEPTED, *OPEN)
-    )
+    asked = shown(step.fields)
+    return any(row.covers(step.api, asked, path, kafka, here) for row in (*ACCEPTED, *OPEN))
