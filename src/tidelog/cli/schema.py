@@ -1,0 +1,303 @@
+"""`tidelog schema`: list, describe, register, check and delete schemas in a registry.
+
+Any registry with Confluent's API will do. Its address comes from --registry or TIDELOG_REGISTRY, a name and
+password for it, as name:password, from TIDELOG_REGISTRY_USER_INFO.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tidelog.cli.errors import CommandError
+from tidelog.cli.output import json_option, print_fields, print_json, print_table
+from tidelog.cli.topic import confirm
+
+if TYPE_CHECKING:
+    from tidelog.registry.registry_client import RegistryClient
+
+DEFAULT_REGISTRY = "http://localhost:8081"
+#: by the end of a file's name
+TYPES = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
+_REFERENCE_PARTS = 3
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def registry_options(command: Command) -> Any:
+    """Add --registry and --timeout; the command receives `registry`, and faults are errors of a command."""
+
+    @wraps(command)
+    def with_registry(*arguments: Any, registry_url: str, timeout_seconds: float, **options: Any) -> Any:
+        from tidelog.registry.faults import RegistryFault
+        from tidelog.registry.registry_client import RegistryClient, RegistryUnreachable
+
+        try:
+            user_info = os.environ.get("TIDELOG_REGISTRY_USER_INFO", "")
+            registry = RegistryClient(registry_url, user_info, timeout_seconds)
+            return command(*arguments, registry=registry, **options)
+        except ValueError as fault:
+            raise CommandError(str(fault), "give it with --registry or TIDELOG_REGISTRY") from fault
+        except RegistryUnreachable as fault:
+            raise CommandError(
+                f"no answer from the registry: {fault}",
+                "start one with 'tidelog registry', or point --registry at one",
+            ) from fault
+        except RegistryFault as fault:
+            raise CommandError(f"{fault.message} ({fault.code})", _hint(fault.code)) from fault
+
+    with_timeout = click.option(
+        "--timeout",
+        "timeout_seconds",
+        type=click.FloatRange(min=0.1),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for the registry.",
+    )(with_registry)
+    return click.option(
+        "--registry",
+        "registry_url",
+        envvar="TIDELOG_REGISTRY",
+        default=DEFAULT_REGISTRY,
+        show_default=True,
+        show_envvar=True,
+        metavar="URL",
+        help="The schema registry.",
+    )(with_timeout)
+
+
+def _hint(code: int) -> str:
+    if code in (401, 403):
+        return "name:password of a user with rights, in TIDELOG_REGISTRY_USER_INFO"
+    if code // 100 == 404:
+        return "'tidelog schema list' shows the subjects"
+    if code in (409, 40901):
+        return "'tidelog schema check' says the same without registering; or change the subject's level"
+    return "docs/registry.md lists what is refused"
+
+
+def schema_options(command: Command) -> Any:
+    """Add the file of a schema, its type and its references; the command receives `body`."""
+
+    @wraps(command)
+    def with_body(
+        *arguments: Any, file: Path, schema_type: str | None, references: tuple[str, ...], **options: Any
+    ) -> Any:
+        kind = schema_type.upper() if schema_type else TYPES.get(file.suffix, "AVRO")
+        body: dict[str, Any] = {"schema": file.read_text(encoding="utf-8"), "schemaType": kind}
+        if references:
+            body["references"] = [_reference(text) for text in references]
+        return command(*arguments, body=body, **options)
+
+    wrapped = click.option(
+        "--reference",
+        "references",
+        multiple=True,
+        metavar="NAME=SUBJECT:VERSION",
+        help="A schema that this one refers to, by the name that it uses; repeat for more.",
+    )(with_body)
+    wrapped = click.option(
+        "--type",
+        "schema_type",
+        type=click.Choice(["avro", "json", "protobuf"]),
+        help="The format (default: by the file's name: .avsc, .json, .proto).",
+    )(wrapped)
+    return click.argument(
+        "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE"
+    )(wrapped)
+
+
+def _reference(text: str) -> dict[str, Any]:
+    name, _, place = text.partition("=")
+    subject, _, version = place.rpartition(":")
+    if not name or not subject or not version.isdigit():
+        raise click.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="'--reference'")
+    return {"name": name, "subject": subject, "version": int(version)}
+
+
+@click.group()
+def schema() -> None:
+    """List, describe, register, check and delete schemas in a registry."""
+
+
+@schema.command("list")
+@click.option("--prefix", default="", metavar="TEXT", help="Only subjects that begin with this.")
+@click.option("--deleted", is_flag=True, help="Also what was deleted softly.")
+@json_option
+@registry_options
+def list_schemas(registry: "RegistryClient", prefix: str, deleted: bool, as_json: bool) -> None:
+    """List the latest schema of each subject.
+
+    \b
+    Examples:
+      tidelog schema list
+      tidelog schema list --prefix orders --json
+    """
+    rows = registry.ask("GET", f"/schemas?latestOnly=true&deleted={'true' if deleted else 'false'}")
+    found = [
+        {
+            "subject": row["subject"],
+            "version": row["version"],
+            "id": row["id"],
+            "type": row.get("schemaType", "AVRO"),
+        }
+        for row in rows
+        if row["subject"].startswith(prefix)
+    ]
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(("subject", "version", "id", "type"), [tuple(row.values()) for row in found])
+    else:
+        click.echo("There are no schemas yet.")
+
+
+@schema.command()
+@click.argument("subject")
+@click.option("--version", default="latest", show_default=True, metavar="VERSION", help="Which version.")
+@json_option
+@registry_options
+def describe(registry: "RegistryClient", subject: str, version: str, as_json: bool) -> None:
+    """Show a schema of SUBJECT: its id, its versions, the level of compatibility and its text.
+
+    \b
+    Examples:
+      tidelog schema describe orders-value
+      tidelog schema describe orders-value --version 1
+    """
+    from tidelog.registry.registry_client import subject_path
+
+    path = f"/subjects/{subject_path(subject)}"
+    found = registry.ask("GET", f"{path}/versions/{subject_path(version)}")
+    versions = registry.ask("GET", f"{path}/versions")
+    config = registry.ask("GET", f"/config/{subject_path(subject)}?defaultToGlobal=true")
+    if as_json:
+        print_json({**found, "versions": versions, "compatibility": config["compatibilityLevel"]})
+        return
+    references = [f"{row['name']}={row['subject']}:{row['version']}" for row in found.get("references", ())]
+    fields = [
+        ("subject", found["subject"]),
+        ("version", f"{found['version']} of {','.join(map(str, versions))}"),
+        ("id", found["id"]),
+        ("guid", found.get("guid")),
+        ("type", found.get("schemaType", "AVRO")),
+        ("references", references),
+        ("compatibility", config["compatibilityLevel"]),
+    ]
+    print_fields(fields)
+    click.echo()
+    click.echo(_shown(found))
+
+
+def _shown(found: dict[str, Any]) -> str:
+    """A schema's text as people read it."""
+    if found.get("schemaType") == "PROTOBUF":
+        return str(found["schema"]).rstrip()
+    try:
+        return json.dumps(json.loads(found["schema"]), indent=2, ensure_ascii=False)
+    except ValueError:
+        return str(found["schema"])
+
+
+@schema.command()
+@click.argument("subject")
+@schema_options
+@click.option("--normalize", is_flag=True, help="Register its normal form.")
+@json_option
+@registry_options
+def register(
+    registry: "RegistryClient", subject: str, body: dict[str, Any], normalize: bool, as_json: bool
+) -> None:
+    """Register the schema in FILE under SUBJECT; one that is there already keeps its id.
+
+    \b
+    Examples:
+      tidelog schema register orders-value order.avsc
+      tidelog schema register orders-value order.avsc --reference x.User=users-value:1
+    """
+    from tidelog.registry.registry_client import subject_path
+
+    path = f"/subjects/{subject_path(subject)}/versions?normalize={'true' if normalize else 'false'}"
+    answer = registry.ask("POST", path, body)
+    if as_json:
+        print_json({"subject": subject, "id": answer["id"], "version": answer.get("version")})
+    else:
+        version = f"version {answer['version']}, " if answer.get("version") else ""
+        click.echo(f"Registered {subject}: {version}id {answer['id']}.")
+
+
+@schema.command()
+@click.argument("subject")
+@schema_options
+@click.option(
+    "--version", metavar="VERSION", help="Judge against this version alone, not as registering does."
+)
+@json_option
+@registry_options
+def check(
+    registry: "RegistryClient", subject: str, body: dict[str, Any], version: str | None, as_json: bool
+) -> None:
+    """Say whether the schema in FILE could be registered under SUBJECT; exit code 1 if not.
+
+    \b
+    Examples:
+      tidelog schema check orders-value order.avsc
+      tidelog schema check orders-value order.avsc --version 1
+    """
+    from tidelog.registry.registry_client import subject_path
+
+    path = f"/compatibility/subjects/{subject_path(subject)}/versions"
+    path += f"/{subject_path(version)}" if version else ""
+    answer = registry.ask("POST", f"{path}?verbose=true", body)
+    fits = bool(answer["is_compatible"])
+    if as_json:
+        print_json(answer)
+    elif fits:
+        click.echo(f"It fits {subject}.")
+    else:
+        click.echo(f"It does not fit {subject}:")
+        for message in answer.get("messages") or ():
+            click.echo(f"  {message}")
+    if not fits:
+        raise click.exceptions.Exit(1)
+
+
+@schema.command()
+@click.argument("subject")
+@click.option("--version", metavar="VERSION", help="Only this version (default: all).")
+@click.option("--permanent", is_flag=True, help="For good; what was not deleted softly is, first.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@registry_options
+def delete(registry: "RegistryClient", subject: str, version: str | None, permanent: bool, yes: bool) -> None:
+    """Delete SUBJECT or a version of it: softly, so that its ids can still be read, or for good.
+
+    \b
+    Examples:
+      tidelog schema delete orders-value --yes
+      tidelog schema delete orders-value --version 1 --permanent --yes
+    """
+    from tidelog.registry.faults import RegistryFault
+    from tidelog.registry.registry_client import subject_path
+
+    what = subject if version is None else f"version {version} of {subject}"
+    if permanent:
+        confirm(f"Delete {what} for good? Records written with it can then no longer be read.", yes)
+    path = f"/subjects/{subject_path(subject)}"
+    path += "" if version is None else f"/versions/{subject_path(version)}"
+    try:
+        answer = registry.ask("DELETE", path)
+    except RegistryFault as fault:
+        # Deleted softly before: 40404 for subjects, 40406 for versions.
+        if not permanent or fault.code not in (40404, 40406):
+            raise
+        answer = None
+    if permanent:
+        answer = registry.ask("DELETE", f"{path}?permanent=true")
+    numbers = answer if isinstance(answer, list) else [answer]
+    told = ",".join(str(number) for number in numbers)
+    click.echo(f"Deleted {subject}, versions {told}{' for good' if permanent else ''}.")
