@@ -1,0 +1,1 @@
+"""Share groups (KIP-932): which records of a partition are whose, and how that survives. Pure machines."""
