@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kafka_messages import (
+from bench.kafka_messages import (
     AnswerShape,
     batch_of_size,
     canned_fetch_head,
@@ -22,7 +22,7 @@ from kafka_messages import (
     produce_request,
     produce_shape,
 )
-from servers import BenchFailure, Children, Load, Measurement, Server, run_load
+from bench.servers import BenchFailure, Children, Load, Measurement, Server, run_load
 
 KIB, MIB = 1024, 1024 * 1024
 BATCHES = {"1 KB": (KIB, 100), "16 KB": (16 * KIB, 1000), "100 KB": (100 * KIB, 1000), "1 MB": (MIB, 1000)}

@@ -1,6 +1,6 @@
 """A cluster of three brokers: what replication costs, how far followers lag, how fast leaders are elected.
 
-    python bench/cluster.py [--short] [--partitions 2000] [--json FILE]
+    python -m bench.cluster [--short] [--partitions 2000] [--json FILE]
 
 In one run, on one machine that all brokers and the load share:
 - the same load at acks=1 to a topic with one replica and at acks=all to one with three (min.insync 2),
@@ -22,13 +22,10 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from cases import BATCHES
-from kafka_messages import batch_of_size, produce_request, produce_shape
-from report import machine_facts
-from servers import Load, Measurement, Programs, Server, run_load
-
+from bench.cases import BATCHES
+from bench.kafka_messages import batch_of_size, produce_request, produce_shape
+from bench.report import machine_facts
+from bench.servers import Load, Measurement, Programs, Server, run_load
 from tidelog.server.cluster_view import ask
 from tidelog.testing import RunningCluster
 

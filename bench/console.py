@@ -1,6 +1,6 @@
 """What the console costs: how fast its pages answer on a large cluster, its memory, and what live tails cost.
 
-    python bench/console.py [--topics 1000] [--partitions 10] [--groups 500] [--requests 40] [--tails 20]
+    python -m bench.console [--topics 1000] [--partitions 10] [--groups 500] [--requests 40] [--tails 20]
 
 Pages: a broker with many topics and groups and a console, each in a process of its own; every page is asked
 for in turn, after the console has looked at the whole cluster once. Printed are the time until the whole page
@@ -30,8 +30,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -192,7 +190,8 @@ def live_tails(console: ConsoleProcess, count: int, topic: str, partitions: int)
 def produced_per_second(bootstrap: str, topic: str, seconds: float) -> float:
     command = [
         sys.executable,
-        __file__,
+        "-m",
+        "bench.console",
         "--produce",
         topic,
         "--bootstrap",

@@ -1,6 +1,6 @@
 """Many groups that commit: throughput, memory, and how long a restarted broker takes to know them again.
 
-    python bench/groups.py [--groups 1000] [--partitions 10] [--seconds 10] [--protocol classic|consumer]
+    python -m bench.groups [--groups 1000] [--partitions 10] [--seconds 10] [--protocol classic|consumer]
 
 Every group has a member and commits all of its partitions with each request, from a few connections that
 always have some requests on their way. Then the broker is killed and started again, and each group is asked
@@ -10,16 +10,12 @@ for its offsets until all have answered. Numbers are printed as a table; nothing
 import argparse
 import asyncio
 import struct
-import sys
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from kafka_messages import compact_string, plain_string, unsigned_varint
-
+from bench.kafka_messages import compact_string, plain_string, unsigned_varint
 from tidelog.testing.broker import RunningBroker
 
 TOPIC = "bench"

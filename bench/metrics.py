@@ -1,13 +1,13 @@
 """What metrics cost: on the busy paths, and per scrape.
 
-    python bench/metrics.py [--rounds 30] [--requests 2000] [--topics 1000] [--partitions 10]
+    python -m bench.metrics [--rounds 30] [--requests 2000] [--topics 1000] [--partitions 10]
 
-Busy paths: a broker, an edge and a connection in this process; requests are put into the receive buffer and
-answers read from a socket pair, so a turn has everything but the system's receive call. The same turns run
-with the code as it is and with the same functions without their counting lines, in alternating blocks of
-ten turns; the medians of all turns are compared, and their lower quartiles, which a busy machine disturbs
-less. A ratio of 1.02 means two per cent more time. The control compares the functions without counting with
-themselves: how far it is from 1 is what this run cannot tell apart. Nothing is asserted.
+Busy paths: a broker, a socket server and a connection in this process; requests are put into the receive
+buffer and answers read from a socket pair, so a turn has everything but the system's receive call. The same
+turns run with the code as it is and with the same functions without their counting lines, in alternating
+blocks of ten turns; the medians of all turns are compared, and their lower quartiles, which a busy machine
+disturbs less. A ratio of 1.02 means two per cent more time. The control compares the functions without
+counting with themselves: how far it is from 1 is what this run cannot tell apart. Nothing is asserted.
 
 Scrapes: the time on the event loop of one scrape with many topics, the longest step between two turns of the
 loop, and the size of the text.
@@ -22,51 +22,42 @@ import shutil
 import socket
 import statistics
 import struct
-import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from kafka_messages import compact_string, unsigned_varint
-
-from tidelog.broker.background import InlineBackground
+from bench.kafka_messages import compact_string, unsigned_varint
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_store import SimulatedStore
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.scrape import Scrape
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.runtime.background import InlineBackground
 from tidelog.controller.commands import CreateTopics, TopicSpec
-from tidelog.coordination.simulated import SimulatedStore
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.server.clock import SystemClock
 from tidelog.server.connection import Connection
-from tidelog.server.edge import Edge
+from tidelog.server.socket_server import ServedBroker, SocketServer
 from tidelog.storage.disk import OsDisk
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 TOPIC = "bench"
 #: turns of one kind before the other kind has its turn
 BLOCK = 10
 #: the lines that count, in the functions that every request goes through
 COUNTING_LINES = {
-    Connection.buffer_updated: (
-        r"        edge\.requests\.began_ns = began_ns = perf_counter_ns\(\)\n"
-        r"        edge\.broker\.turn_ms = .*\n",
+    Connection.buffer_updated: (r"        server\.requests\.began_ns = began_ns = perf_counter_ns\(\)\n",),
+    Connection._flush_answers: (
+        r"        if self\.server\.requests\.fast_path_count >= FAST_PATH_COUNT_TIMED:\n"
+        r"            self\.server\.requests\.end_turn\(\)\n",
     ),
-    Connection._end_turn: (
-        r"        if self\.edge\.requests\.short_count >= SHORT_COUNT_TIMED:\n"
-        r"            self\.edge\.requests\.end_turn\(\)\n",
-    ),
-    Dispatcher.handle_again: (r"        self\._requests\.short_count \+= 1\n",),
-    Dispatcher.handle_run: (
-        r"        if run is not None:\n            self\._requests\.short_count \+= len\(run\[0\]\)\n",
+    Dispatcher.serve: (
+        r" +self\._requests\.fast_path_count \+= 1\n",
+        r" +self\._requests\.fast_path_count \+= len\(answers\)\n",
     ),
     Dispatcher.handle: (
         r"        requests = self\._requests\n        if type\(answer\) is PendingAnswer:\n.*\n"
@@ -79,8 +70,8 @@ def without_counting(function: Callable[..., Any], patterns: tuple[str, ...]) ->
     """The same function without the lines that count."""
     source = inspect.getsource(function)
     for pattern in patterns:
-        # Without counting a turn would ask the wall clock alone.
-        instead = "        edge.broker.turn_ms = edge.clock.now_ms()\n" if "turn_ms" in pattern else ""
+        # Without counting a turn would look at the clock for the lease alone.
+        instead = "        began_ns = perf_counter_ns()\n" if "began_ns" in pattern else ""
         source, count = re.subn(pattern, instead, source)
         assert count == 1, f"{function.__qualname__} does not count as this program thinks: {pattern}"
     assert isinstance(function, FunctionType)
@@ -93,30 +84,28 @@ class CountingConnection(Connection):
     """A connection as it is; compiled anew like the other one, so that both differ in nothing else."""
 
     buffer_updated = without_counting(Connection.buffer_updated, ())
-    _end_turn = without_counting(Connection._end_turn, ())
+    _flush_answers = without_counting(Connection._flush_answers, ())
 
 
 class CountingDispatcher(Dispatcher):
     """A dispatcher as it is, compiled anew."""
 
     handle = without_counting(Dispatcher.handle, ())
-    handle_again = without_counting(Dispatcher.handle_again, ())
-    handle_run = without_counting(Dispatcher.handle_run, ())
+    serve = without_counting(Dispatcher.serve, ())
 
 
 class BareConnection(Connection):
     """A connection that counts nothing."""
 
     buffer_updated = without_counting(Connection.buffer_updated, COUNTING_LINES[Connection.buffer_updated])
-    _end_turn = without_counting(Connection._end_turn, COUNTING_LINES[Connection._end_turn])
+    _flush_answers = without_counting(Connection._flush_answers, COUNTING_LINES[Connection._flush_answers])
 
 
 class BareDispatcher(Dispatcher):
     """A dispatcher that counts nothing."""
 
     handle = without_counting(Dispatcher.handle, COUNTING_LINES[Dispatcher.handle])
-    handle_again = without_counting(Dispatcher.handle_again, COUNTING_LINES[Dispatcher.handle_again])
-    handle_run = without_counting(Dispatcher.handle_run, COUNTING_LINES[Dispatcher.handle_run])
+    serve = without_counting(Dispatcher.serve, COUNTING_LINES[Dispatcher.serve])
 
 
 class Transport:
@@ -145,7 +134,6 @@ def open_broker(folder: str | None) -> Broker:
         endpoints={"PLAINTEXT": Endpoint("localhost", 9092)},
         store=SimulatedStore(),
     )
-    broker.open()
     broker.register(lambda refused: None)
     return broker
 
@@ -162,21 +150,24 @@ class Driver:
         self,
         loop: asyncio.AbstractEventLoop,
         broker: Broker,
-        dispatcher: Dispatcher,
+        dispatcher: type[Dispatcher],
         connection: type[Connection],
     ) -> None:
-        self.edge = Edge(loop, broker, SystemClock())
-        self.edge.dispatcher = dispatcher
+        self.socket_server = SocketServer(
+            loop, broker.filled(ServedBroker), broker.make_dispatcher, SystemClock()
+        )
+        # The two kinds have the same fields.
+        self.socket_server.dispatcher.__class__ = dispatcher
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._sockets = ours, theirs
         self._answers = bytearray(1 << 20)
-        self.connection = connection(self.edge, "PLAINTEXT")
+        self.connection = connection(self.socket_server, "PLAINTEXT")
         self.connection.connection_made(Transport(ours))  # type: ignore[arg-type]
 
     def turns(self, data: bytes, count: int, taken_ns: list[int]) -> None:
         """Add how long each of so many turns with this data takes; answers are read outside of them."""
-        buffer, connection, answers = self.edge.shared_buffer, self.connection, self._answers
+        buffer, connection, answers = self.socket_server.shared_buffer, self.connection, self._answers
         receive, size = self._sockets[1].recv_into, len(data)
         for _ in range(count):
             buffer[:size] = data
@@ -187,7 +178,7 @@ class Driver:
 
 
 def produce_frame(size_bytes: int, *, partitions: int = 1) -> bytes:
-    """A framed Produce version 9 request; with two partitions it cannot go the short way."""
+    """A framed Produce version 9 request; with two partitions it cannot go by the fast path."""
     batch = bytes(build_batch([Record(0, int(time.time() * 1000), None, b"x" * size_bytes, ())]))
     body = b"\x00" + struct.pack(">hi", 1, 1000) + b"\x02" + compact_string(TOPIC)
     body += unsigned_varint(partitions + 1)
@@ -211,15 +202,15 @@ def measure(rounds: int, requests: int) -> None:
     loop = asyncio.new_event_loop()
     broker = open_broker(folder)
     create_topics(broker, [TOPIC], 2)
-    counting = Driver(loop, broker, CountingDispatcher(broker), CountingConnection)
-    bare = Driver(loop, broker, BareDispatcher(broker), BareConnection)
-    control = Driver(loop, broker, BareDispatcher(broker), BareConnection)
+    counting = Driver(loop, broker, CountingDispatcher, CountingConnection)
+    bare = Driver(loop, broker, BareDispatcher, BareConnection)
+    control = Driver(loop, broker, BareDispatcher, BareConnection)
     small = produce_frame(1_000)
     cases = {
         "control: none against none": (control, small, requests),
         "produce 1 KB, one per turn": (counting, small, requests),
         "produce 1 KB, five per turn": (counting, small * 5, requests // 5),
-        "produce 2 × 1 KB, long way": (counting, produce_frame(1_000, partitions=2), requests // 2),
+        "produce 2 × 1 KB, general path": (counting, produce_frame(1_000, partitions=2), requests // 2),
         "fetch 1 KB": (counting, fetch_frame(5), requests // 2),
     }
     print(f"{'case':<30}{'µs per turn':>12}{'without':>10}{'ratio':>8}{'of the fastest quarter':>26}")
@@ -249,7 +240,7 @@ def measure_scrape(topics: int, partitions: int) -> None:
     broker = open_broker(None)
     for first in range(0, topics, 100):
         create_topics(broker, [f"topic-{n}" for n in range(first, min(first + 100, topics))], partitions)
-    scrape = Scrape(broker)
+    scrape = broker.scrape.get()
     best: list[float] = []
     text: list[str] = []
     for _ in range(5):

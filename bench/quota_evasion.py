@@ -1,6 +1,6 @@
 """Quotas under a client that means to get round them: many connections, new ones for each request.
 
-    python bench/quota_evasion.py [--seconds 30] [--connections 1,10,50] [--bootstrap HOST:PORT --pid PID]
+    python -m bench.quota_evasion [--seconds 30] [--connections 1,10,50] [--bootstrap HOST:PORT --pid PID]
 
 The client has 1 % of the broker's time (`request_percentage`), then 100 KB a second (`producer_byte_rate`),
 and ignores `throttle_time_ms`. Each of its connections asks for the metadata of 2,000 topics that are not
@@ -14,12 +14,9 @@ import argparse
 import os
 import socket
 import struct
-import sys
 import threading
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.link import Link

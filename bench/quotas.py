@@ -1,6 +1,6 @@
 """Quotas held: three clients above their limits at once, and what a fourth one without a limit notices.
 
-    python bench/quotas.py [--seconds 33] [--json]
+    python -m bench.quotas [--seconds 33] [--json]
 
 Three producers, then three consumers, each a process with a limit of its own, go as fast as they are let; a
 fourth client sends one small record after the other and waits for each. Its latency is measured alone and
@@ -17,9 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cases import BROKER, FLOOR, FRAMED, PYTHON, Footprint, Row
-from servers import PINNED, Measurement
+from bench.cases import BROKER, FLOOR, FRAMED, PYTHON, Footprint, Row
+from bench.servers import PINNED, Measurement
 
 MARKER_START, MARKER_END = "<!-- results:start -->", "<!-- results:end -->"
 SATURATED = 0.95

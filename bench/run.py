@@ -1,6 +1,6 @@
 """Measures the broker against the floor of this machine, in one run.
 
-    python bench/run.py [--short] [--only PATTERN] [--json FILE] [--markdown [PAGE]]
+    python -m bench.run [--short] [--only PATTERN] [--json FILE] [--markdown [PAGE]]
                         [--floor-only] [--peer NAME=HOST:PORT]
 
 Starts a floor server and a broker, loads them in turn with the same bytes, prints tables and the targets, and
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from cases import (
+from bench.cases import (
     BATCHES,
     FULL,
     KIB,
@@ -34,9 +34,9 @@ from cases import (
     partition_rows,
     produce_row,
 )
-from kafka_messages import WireError
-from report import Report, around_results, as_json, as_text, write_markdown
-from servers import HERE, BenchFailure, Children, Server
+from bench.kafka_messages import WireError
+from bench.report import Report, around_results, as_json, as_text, write_markdown
+from bench.servers import HERE, BenchFailure, Children, Server
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 LOAD_AVERAGE_IDLE = 0.5

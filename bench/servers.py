@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka_messages import AnswerShape, ControlClient, WireError
+from bench.kafka_messages import AnswerShape, ControlClient, WireError
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "src"

@@ -1,6 +1,6 @@
 """Writing from Spark into a topic: exactly once against at least once, in one run.
 
-    python bench/spark_sink.py [--records 1000000] [--rounds 3] [--minutes 4] [--sizes 100,1000]
+    python -m bench.spark_sink [--records 1000000] [--rounds 3] [--minutes 4] [--sizes 100,1000]
                                [--codecs none,lz4] [--bootstrap host:port]
 
 Spark runs on local[2]. The rows come from Parquet, so that making them costs the same for both; `noop` writes
@@ -11,16 +11,12 @@ not fit into --minutes are left out.
 """
 
 import argparse
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from spark_session import Place, place_of, show, show_machine, start_spark, take_turns
+from bench.spark_session import Place, place_of, show, show_machine, start_spark, take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Reading a topic into Spark: our source, Spark's own Kafka connector, a confluent-kafka loop, Parquet.
 
-    python bench/spark_source.py [--records 3000000] [--rounds 3] [--minutes 6] [--sizes 100,1000]
+    python -m bench.spark_source [--records 3000000] [--rounds 3] [--minutes 6] [--sizes 100,1000]
                                  [--codecs none,lz4] [--bootstrap host:port] [--connector 4.3.0,4.0.0 | none]
 
 All of them read the same records in one run, one after the other, round after round; the best round counts.
@@ -27,9 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-
-from spark_session import Place, place_of, show, show_machine, start_spark, take_turns
+from bench.spark_session import Place, place_of, show, show_machine, start_spark, take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """What TLS and a login cost: produce and fetch by PLAINTEXT, SSL and SASL_SSL of one broker, in one run.
 
-    python bench/tls.py [--rounds 5] [--megabytes 128] [--json]
+    python -m bench.tls [--rounds 5] [--megabytes 128] [--json]
 
 Two clients: `batches` sends batches of 512 KB made beforehand, four at a time, and reads them back by the
 megabyte, so that the broker and the encryption are what takes time; `records` is confluent-kafka with records
@@ -13,15 +13,12 @@ import json
 import os
 import statistics
 import struct
-import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 

@@ -1,6 +1,6 @@
 """Transactions on three brokers, beside Apache Kafka: the same programmes against both, in turn.
 
-    python bench/transactions.py [--rounds 5] [--count 100] [--clients java,librdkafka] [--json FILE]
+    python -m bench.transactions [--rounds 5] [--count 100] [--clients java,librdkafka] [--json FILE]
 
 Both clusters run all the time: three Tidelog brokers, and three nodes of Apache Kafka in KRaft mode, with
 replication factor 3 and min.insync.replicas 2 for the topic and for __transaction_state. Each round runs one
@@ -16,15 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "conformance"))
-
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_cluster import KafkaCluster
-from report import machine_facts
-from transaction_load import CLIENTS, run
 
+from bench.report import machine_facts
+from tests.chaos.kafka_cluster import KafkaCluster
+from tests.conformance.transaction_load import CLIENTS, run
 from tidelog.testing import RunningCluster
 
 PARTITIONS = 6

@@ -1,0 +1,1 @@
+"""Measurements; `make help` names those that have a target."""
