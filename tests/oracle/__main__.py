@@ -1,23 +1,24 @@
-"""The command: `python -m oracle --sessions 200 --seed 1`. See the package's own words."""
+"""The command: `python -m tests.oracle --sessions 200 --seed 1`. See the package's own words."""
 
 import argparse
 import contextlib
 import itertools
+import math
 import sys
 import time
 from collections.abc import Iterator
 
-from oracle import clients_main, recording, systems
-from oracle.campaign import Campaign
-from oracle.compatibility import PAGE, written
-from oracle.coverage import Coverage
-from oracle.faults import make_fault_session
-from oracle.generator import Versions, make_session
-from oracle.live import Pair
-from oracle.planted import PLANTED, noticed_after
-from oracle.runner import advertised, common_versions, prepare
-from oracle.session import Session
-from oracle.shrink import told
+from tests.oracle import clients_main, recording, systems
+from tests.oracle.campaign import Campaign
+from tests.oracle.compatibility import PAGE, written
+from tests.oracle.coverage import Coverage
+from tests.oracle.faults import make_fault_session
+from tests.oracle.generator import Versions, make_session
+from tests.oracle.live import Pair
+from tests.oracle.planted import PLANTED, noticed_after
+from tests.oracle.runner import advertised, common_versions, prepare
+from tests.oracle.session import Session
+from tests.oracle.shrink import told
 
 
 def main() -> int:
@@ -52,7 +53,14 @@ def _compare(pair: Pair, versions: Versions, options: argparse.Namespace) -> int
             print(told(session, []))
         return session
 
-    campaign = Campaign(pair, Coverage(versions), shrink=not options.no_shrink, kinds_max=options.stop_after)
+    campaign = Campaign(
+        pair,
+        Coverage(versions),
+        shrink=not options.no_shrink,
+        kinds_max=options.stop_after,
+        seconds_max=options.minutes * 60,
+        every_version=not options.faults,
+    )
     try:
         campaign.run(range(options.seed, options.seed + options.sessions), make)
     except KeyboardInterrupt:
@@ -66,6 +74,7 @@ def _compare(pair: Pair, versions: Versions, options: argparse.Namespace) -> int
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="oracle", description=__doc__)
     parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="behind which no session begins")
     parser.add_argument("--seed", type=int, default=1, help="of the first session")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--store", choices=("embedded", "zookeeper"), default="embedded")

@@ -1,7 +1,7 @@
 """Several brokers: replicas moved, leaders elected, and each broker asked what it knows."""
 
-from oracle.generator import Activity, Builder, Topic
-from oracle.session import Json, name, raw
+from tests.oracle.generator import Activity, Builder, Topic
+from tests.oracle.session import Json, name, raw
 
 
 def _reassign(b: Builder, topic: Topic, replicas: list[int]) -> None:
@@ -22,7 +22,7 @@ def _reassign(b: Builder, topic: Topic, replicas: list[int]) -> None:
 
 
 def _wait_led(b: Builder, topic: Topic) -> None:
-    b.wait_topic(topic.alias, topic.partitions, topic.leader)
+    b.wait_topic(topic.alias, topic.partitions, topic.leader, topic.replicas)
     rows = [
         {"partition_index": number, "timestamp": -1, "current_leader_epoch": -1}
         for number in range(topic.partitions)

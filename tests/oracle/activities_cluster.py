@@ -1,7 +1,7 @@
 """The cluster: who is there, elections, reassignments, folders, versions."""
 
-from oracle.generator import Activity, Builder
-from oracle.session import name
+from tests.oracle.generator import Activity, Builder
+from tests.oracle.session import name
 
 
 def cluster(b: Builder) -> None:

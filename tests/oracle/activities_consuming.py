@@ -1,8 +1,8 @@
 """Records read: fetches with and without sessions, offsets by time, epochs, deletes."""
 
-from oracle.batches import BASE_TIME_MS
-from oracle.generator import UNKNOWN_ID, Activity, Builder, Topic
-from oracle.session import Json, name, ref
+from tests.oracle.batches import BASE_TIME_MS
+from tests.oracle.generator import UNKNOWN_ID, Activity, Builder, Topic
+from tests.oracle.session import Json, name, ref
 
 
 def fetch_partition(b: Builder, partition: int, offset: int | None = None) -> Json:

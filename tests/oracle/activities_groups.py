@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from oracle.activities_transactions import offset_fetch
-from oracle.generator import Activity, Builder
-from oracle.session import Json, name, raw, ref
+from tests.oracle.activities_transactions import offset_fetch
+from tests.oracle.generator import Activity, Builder, Topic
+from tests.oracle.session import Json, name, raw, ref
 
 _METADATA = raw(b"\x00\x01\x00\x00\x00\x01\x00\x02t0\xff\xff\xff\xff\x00\x00\x00\x00")
 ASSIGNMENT = raw(b"\x00\x01\x00\x00\x00\x00\xff\xff\xff\xff")
@@ -37,7 +37,19 @@ class Modern:
     alias: str
     #: connection, member id, epoch, the step with the last assignment
     members: list[list[Json]] = dataclasses.field(default_factory=list)
+    assignor: str | None = None
+    #: what its first member subscribes to, and whether a member has asked for `range`
+    topics: list[str] = dataclasses.field(default_factory=list)
+    ranged: bool = False
     kind: str = "consumer"
+
+    @property
+    def shares_alike(self) -> bool:
+        """Whether two members get the same partitions on both systems.
+
+        `uniform` takes those of several topics in the order of a table of ids, which are random.
+        """
+        return self.ranged or len(self.topics) == 1
 
 
 def _groups(b: Builder, kind: str) -> list[str]:
@@ -285,6 +297,24 @@ def sync_oddly(b: Builder) -> None:
     b.ask("SyncGroup", fields)
 
 
+def committed(b: Builder, topic: Topic, metadata_max: int, *, alone: bool) -> Json:
+    """Offsets of a topic, as they are committed, `alone` or beside those of another one."""
+    return {
+        # never a name twice: Kafka answers twice then
+        "name": b.some_topic_name() if alone and b.chance(0.1) else name(topic.alias),
+        "topic_id": topic.id,
+        "partitions": [
+            {
+                "partition_index": partition,
+                "committed_offset": b.choose(0, 1, 3, 100, -1),
+                "committed_leader_epoch": b.choose(-1, 0),
+                "committed_metadata": b.choose("", "where I was", None, {"$text": ["m", metadata_max]}),
+            }
+            for partition in sorted({b.partition(topic), b.partition(topic)})
+        ],
+    }
+
+
 def commit(b: Builder) -> None:
     """Offsets of members and of nobody, and read back."""
     kind = b.choose("classic", "classic", "plain", "plain", "odd")
@@ -307,7 +337,11 @@ def commit(b: Builder) -> None:
         alias = b.choose(*(b.groups or {"g0": 0}))
         generation, member = b.choose((3, "nobody"), (-1, "nobody"), (0, ""))
         b.groups.setdefault(alias, {"kind": "offsets"})
-    topic = b.topic()
+    topics = [b.topic()]
+    if b.chance(0.4):
+        topics.append(b.besides(topics[0]))
+    # Kafka makes a group of nothing when it refuses the metadata of the first commit
+    metadata_max = 4097 if kind == "classic" else 4096
     version = b.version("OffsetCommit", 7 if instance else 0)
     fields = {
         "group_id": name(alias),
@@ -317,23 +351,7 @@ def commit(b: Builder) -> None:
         "group_instance_id": instance,
         "retention_time_ms": -1,
         "retention_time": -1,
-        "topics": [
-            {
-                "name": b.some_topic_name() if b.chance(0.1) else name(topic.alias),
-                "topic_id": topic.id,
-                "partitions": [
-                    {
-                        "partition_index": b.partition(topic),
-                        "committed_offset": b.choose(0, 1, 3, 100, -1),
-                        "committed_leader_epoch": b.choose(-1, 0),
-                        # Kafka makes a group of nothing when it refuses the metadata of the first commit
-                        "committed_metadata": b.choose(
-                            "", "where I was", None, {"$text": ["m", 4097 if kind == "classic" else 4096]}
-                        ),
-                    }
-                ],
-            }
-        ],
+        "topics": [committed(b, each, metadata_max, alone=len(topics) == 1) for each in topics],
     }
     b.ask("OffsetCommit", fields, version=version, connection=connection)
     offset_fetch(b, alias, require_stable=b.chance(0.3))
@@ -415,7 +433,7 @@ def modern(b: Builder) -> None:
     if known and b.chance(0.7):
         beat(b)
         return
-    group = Modern(b.new("m"))
+    group = Modern(b.new("m"), assignor=b.choose(None, "uniform", "range"))
     b.groups[group.alias] = group
     join_modern(b, group, "1")
 
@@ -423,15 +441,23 @@ def modern(b: Builder) -> None:
 def join_modern(b: Builder, group: Modern, number: str) -> None:
     version = b.version("ConsumerGroupHeartbeat") if not group.members else 1
     topics = sorted({b.topic().alias for _ in range(2)})
+    instance = name(f"i{number}") if b.chance(0.2) else None
+    # one for each group: which one wins a tie is each system's own matter
+    assignor = b.choose(None, group.assignor, group.assignor)
+    group.ranged = group.ranged or assignor == "range"
+    if not group.members:
+        group.topics = topics
+    elif not group.ranged:
+        topics = group.topics
     fields = {
         "group_id": name(group.alias),
         "member_id": "" if version == 0 else name(f"member{number}"),
         "member_epoch": 0,
-        "instance_id": name(f"i{number}") if b.chance(0.2) else None,
+        "instance_id": instance,
         "rebalance_timeout": 60_000,
         "subscribed_topic_names": [name(alias) for alias in topics],
         "subscribed_topic_regex": None,
-        "server_assignor": b.choose(None, "uniform", "range"),
+        "server_assignor": assignor,
         "topic_partitions": [],
     }
     label = b.ask("ConsumerGroupHeartbeat", fields, version=version)
@@ -502,7 +528,10 @@ def beat(b: Builder) -> None:
         )
         b.ask("ConsumerGroupHeartbeat", heartbeat_fields(group, member, **more), version=member[0])
     elif how == "second" and len(group.members) == 1:
-        join_modern(b, group, "2")
+        # not beside an id that the coordinator made up: assignors go by the order of ids; no static member
+        # again, which Kafka refuses until its session ends
+        if member[0] > 0 and member[3] is None and group.shares_alike:
+            join_modern(b, group, "2")
     else:
         topic = b.topic()
         row = {

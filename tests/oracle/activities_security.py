@@ -1,9 +1,11 @@
 """Rights, quotas, users and tokens; and a user who may little."""
 
-from oracle.activities_consuming import fetch_fields, fetch_topic
-from oracle.activities_producing import batch, produce
-from oracle.generator import Activity, Builder
-from oracle.session import Json, name, raw
+from typing import Any
+
+from tests.oracle.activities_consuming import fetch_fields, fetch_topic
+from tests.oracle.activities_producing import batch, produce
+from tests.oracle.generator import Activity, Builder
+from tests.oracle.session import Json, name, raw
 
 
 def acl(b: Builder) -> dict[str, Json]:
@@ -104,7 +106,7 @@ def as_user(b: Builder) -> None:
     elif kind == "fetch":
         b.ask("Fetch", fetch_fields(b, [fetch_topic(b, topic)]), connection=user)
     elif kind == "offsets":
-        row = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+        row: dict[str, Any] = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
         b.ask(
             "ListOffsets",
             {"replica_id": -1, "topics": [{"name": name(topic.alias), "partitions": [row]}]},

@@ -1,8 +1,8 @@
 """Transactions of both protocols: with partitions added first (v1), and added by writing (v2, KIP-890)."""
 
-from oracle.activities_producing import produce, records
-from oracle.generator import Activity, Builder, Producer
-from oracle.session import Json, name, ref
+from tests.oracle.activities_producing import produce, records
+from tests.oracle.generator import Activity, Builder, Producer
+from tests.oracle.session import Json, name, ref
 
 _ENDED = ["CompleteCommit", "CompleteAbort", "Empty"]
 #: from these versions on a request takes part in transactions v2
@@ -109,26 +109,33 @@ def write(b: Builder) -> None:
     if added and not producer.v2:
         add_partitions(b, producer, [place])
     count = b.choose(1, 1, 2)
+    begun = False
     for number in range(count):
         sequence = producer.sequences.get(place, 0)
         rows = records(b)
+        named = b.chance(0.97)
         if place in producer.sequences and b.chance(0.1):
-            # not the first: Kafka adds the partition of a batch that it refuses then, Tidelog does not
-            sequence += b.choose(3, -1)
-        elif added:
+            # before the transaction has begun in a partition Kafka holds later sequences against a lower one
+            sequence += b.choose(3, -1 if begun else 3)
+        elif added and named:
             producer.sequences[place] = sequence + len(rows)
+            begun = True
         one = {
             "records": rows,
             "producer_id": producer.id,
             "producer_epoch": producer.epoch,
             "base_sequence": sequence,
-            "transactional": b.chance(0.97),
+            "transactional": True,
         }
+        if b.chance(0.03) and named:
+            # Kafka holds later sequences against what it refused in a transaction, Tidelog only in one. In no
+            # transaction it would be appended, and a batch of the transaction be taken for its repetition.
+            one |= {"transactional": False, "base_sequence": 0}
         produce(
             b,
             [(topic, partition, [one])],
             version=version_of(b, "Produce", producer.v2),
-            transactional_id=transactional_id(producer) if b.chance(0.97) else None,
+            transactional_id=transactional_id(producer) if named else None,
             later=number < count - 1,
         )
     producer.open = True

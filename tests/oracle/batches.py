@@ -29,7 +29,7 @@ def build(batch: dict[str, Any]) -> bytes:
             timestamp_ms=BASE_TIME_MS + row[3],
             key=None if row[0] is None else row[0].encode(),
             value=None if row[1] is None else row[1].encode(),
-            headers=[(key, None if value is None else value.encode()) for key, value in row[2]],
+            headers=tuple((key, None if value is None else value.encode()) for key, value in row[2]),
         )
         for row in batch["records"]
     ]
@@ -98,6 +98,8 @@ def _read_one(view: memoryview) -> dict[str, Any]:
     header = read_header(view)
     row: dict[str, Any] = {name: value for name, value in header._asdict().items() if name not in ("magic",)}
     row = {name: int(value) for name, value in row.items()}
+    if crc32c(bytes(view[_ATTRIBUTES:])) != header.crc:
+        row["crc is wrong"] = True
     row["records"] = [
         {
             "offset": record.offset,

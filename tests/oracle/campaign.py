@@ -5,18 +5,19 @@ many in a row could not, a system is gone and the campaign ends. Its summary is 
 somebody ends it early.
 """
 
+import math
 import statistics
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from oracle.coverage import Coverage
-from oracle.judge import Difference
-from oracle.live import Pair
-from oracle.runner import KILL, SLOW
-from oracle.session import Session
-from oracle.shrink import shrunk, told
+from tests.oracle.coverage import Coverage
+from tests.oracle.judge import Difference
+from tests.oracle.live import Pair
+from tests.oracle.runner import KILL, SLOW
+from tests.oracle.session import Session
+from tests.oracle.shrink import shrunk, told
 
 CRASHES_IN_A_ROW_MAX = 5
 PROGRESS_EVERY = 10
@@ -26,12 +27,23 @@ class Campaign:
     """Sessions compared one after the other, and the counts of it."""
 
     def __init__(
-        self, pair: Pair, coverage: Coverage, *, shrink: bool = True, kinds_max: int | None = None
+        self,
+        pair: Pair,
+        coverage: Coverage,
+        *,
+        shrink: bool = True,
+        kinds_max: int | None = None,
+        seconds_max: float = math.inf,
+        every_version: bool = True,
     ) -> None:
         self.pair = pair
         self.coverage = coverage
         self.shrink = shrink
         self.kinds_max = kinds_max
+        #: behind which no session begins
+        self.seconds_max = seconds_max
+        #: whether a version that was never exercised is worth a line
+        self.every_version = every_version
         self.sessions = 0
         self.steps = 0
         #: what went wrong in sessions that could not be carried out
@@ -42,9 +54,12 @@ class Campaign:
         self._started = time.monotonic()
 
     def run(self, seeds: range, make: Callable[[int], Session]) -> None:
-        """Every session of these seeds, or until there are too many kinds of differences."""
+        """Every session of these seeds, or until there are too many kinds of differences, or no time."""
         in_a_row = 0
         for seed in seeds:
+            if time.monotonic() - self._started > self.seconds_max:
+                print(f"time is over before seed {seed}", flush=True)
+                return
             try:
                 self._one(make(seed))
                 in_a_row = 0
@@ -72,10 +87,11 @@ class Campaign:
 
     def summary(self) -> str:
         """Everything that was counted."""
+        missing = self.coverage.missing() if self.every_version else []
         return "\n".join(
             [
                 self.coverage.table(),
-                *(f"never exercised: {api} v{version}" for api, version in self.coverage.missing()),
+                *(f"never exercised: {api} v{version}" for api, version in missing),
                 *self._liveness(),
                 *(f"not carried out: {one}" for one in self.crashed),
                 *(f"unsteady: {one}" for one in self.unsteady),
@@ -94,18 +110,22 @@ class Campaign:
             return
         # What comes behind the first one may follow from it.
         kind = found[0].kind
-        if kind not in self.kinds and not any(one.kind == kind for one in self.pair.compare(session)):
+        if kind not in self.kinds and not any(one.kind == kind for one in self.pair.compare_slowly(session)):
             self.unsteady.append(f"seed {session.seed}: {found[0]}")
             print(f"once, {self.unsteady[-1]}", flush=True)
             return
         self.kinds[kind] += 1
         if self.kinds[kind] == 1:
-            self._tell(session, found[0])
+            self._tell(session, found)
 
-    def _tell(self, session: Session, difference: Difference) -> None:
+    def _tell(self, session: Session, found: list[Difference]) -> None:
+        print(f"seed {session.seed}: {found[0]}", flush=True)
+        # where brokers are killed a session takes long, and comes out a little different every time
         if self.shrink and all(step.api != KILL for step in session.steps):
-            session = shrunk(session, difference, self.pair.compare_quickly)
-        print(told(session, self.pair.compare(session)[:3] or [difference]), flush=True)
+            session = shrunk(session, found[0], self.pair.compare_quickly)
+            found = self.pair.compare(session) or found
+            SLOW.clear()
+        print(told(session, found[:3]), flush=True)
 
     def _liveness(self) -> Iterator[str]:
         """How long clients waited for their next answer after a fault, side by side."""

@@ -1,10 +1,10 @@
 """What sessions of clients do, and how often: the table of activities."""
 
-from oracle import clients_activities_admin as admin
-from oracle import clients_activities_groups as groups
-from oracle import clients_activities_records as records
-from oracle import clients_activities_transactions as transactions
-from oracle.clients_generator import Activity
+from tests.oracle import clients_activities_admin as admin
+from tests.oracle import clients_activities_groups as groups
+from tests.oracle import clients_activities_records as records
+from tests.oracle import clients_activities_transactions as transactions
+from tests.oracle.clients_generator import Activity
 
 _BOTH = ("java", "librdkafka")
 _JAVA = ("java",)
@@ -28,7 +28,8 @@ ACTIVITIES: tuple[tuple[Activity, int, tuple[str, ...]], ...] = (
     (records.auto_created, 1, _BOTH),
     (records.append_time, 2, _BOTH),
     (records.compacted, 1, _BOTH),
-    (records.offsets, 3, _BOTH),
+    (records.offsets, 2, _BOTH),
+    (records.newest_time, 1, _BOTH),
     (records.deleted_records, 3, _BOTH),
     (records.deleted_while_read, 1, _BOTH),
     (records.assigned, 5, _BOTH),

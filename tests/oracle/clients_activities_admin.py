@@ -1,6 +1,6 @@
 """Activities of admin clients: topics, configs, rights, users, quotas, the cluster."""
 
-from oracle.clients_generator import Maker
+from tests.oracle.clients_generator import Maker
 
 #: settings of topics, with values that are taken and some that are not
 SETTINGS = (
@@ -166,7 +166,8 @@ def without_rights(maker: Maker) -> None:
     granted = maker.random.sample(("READ", "WRITE", "DESCRIBE"), maker.random.randint(1, 2))
     acls = [["TOPIC", topic, "LITERAL", f"User:{user}", "*", right, "ALLOW"] for right in granted]
     group = maker.group()
-    if maker.chance(0.5):
+    may_commit = maker.chance(0.5)
+    if may_commit:
         acls.append(["GROUP", group, "LITERAL", f"User:{user}", "*", "READ", "ALLOW"])
     maker.add("create_acls", acls=acls, settle=True)
     maker.add("describe_topics", admin="by alice", user=user, topics=[topic])
@@ -184,8 +185,10 @@ def without_rights(maker: Maker) -> None:
         settings={"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": "false"},
     )
     maker.add("assign", consumer=reader, partitions=maker.partitions_of(topic))
-    maker.add("poll", consumers=[reader], assigned=maker.topics[topic], bound_ms=1500)
-    maker.add("commit_offsets", consumer=reader, offsets=[[topic, 0, 1]])
+    maker.add("poll", consumers=[reader], assigned=maker.topics[topic], bound_ms=5000)
+    if may_commit or maker.java:
+        # librdkafka waits without end for a coordinator that it may not know
+        maker.add("commit_offsets", consumer=reader, offsets=[[topic, 0, 1]])
     maker.add("close_consumer", consumer=reader)
     maker.add("list_group_offsets", admin="by alice", user=user, groups=[group])
     maker.add("describe_groups", admin="by alice", user=user, groups=[group])
@@ -247,7 +250,7 @@ def cluster(maker: Maker) -> None:
 def log_folders(maker: Maker) -> None:
     maker.filled(maker.topic())
     maker.add("describe_log_dirs", broker=1)
-    maker.add("describe_log_dirs", broker=77)
+    maker.add_for_absent("describe_log_dirs", broker=77)
 
 
 def reassignments(maker: Maker) -> None:

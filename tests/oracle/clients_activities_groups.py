@@ -1,6 +1,6 @@
 """Activities of consumers in groups, of the classic protocol and of the new one."""
 
-from oracle.clients_generator import Maker
+from tests.oracle.clients_generator import Maker
 
 
 def _protocol(maker: Maker) -> dict[str, str]:
@@ -51,6 +51,9 @@ def two_members(maker: Maker) -> None:
     topic = maker.topic(partitions=3)
     group = maker.group()
     settings = {"group_id": group, "auto_offset_reset": "earliest", **_protocol(maker)}
+    if "group_protocol" in settings:
+        # who has which partitions follows from ids that clients make up: they are told alike
+        settings["client_id"] = "one of two"
     members = [maker.consumer(**settings), maker.consumer(**settings)]
     for member in members:
         maker.add("subscribe", consumer=member, topics=[topic])

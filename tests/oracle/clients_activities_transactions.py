@@ -1,6 +1,6 @@
 """Activities of transactional producers."""
 
-from oracle.clients_generator import Maker
+from tests.oracle.clients_generator import Maker
 
 
 def _transactional(maker: Maker, transactional_id: str | None = None) -> tuple[str, str]:
@@ -22,11 +22,14 @@ def committed(maker: Maker) -> None:
     producer, _ = _transactional(maker)
     for _ in range(maker.random.randint(1, 3)):
         maker.add("begin", producer=producer)
+        ending = maker.random.choice(("commit", "commit", "abort"))
         for _ in range(maker.random.randint(0, 2)):
-            maker.add("send", producer=producer, records=maker.records(topic), wait=maker.chance(0.5))
+            # an abort throws away what is not sent yet
+            wait = ending == "abort" or maker.chance(0.5)
+            maker.add("send", producer=producer, records=maker.records(topic), wait=wait)
         if maker.chance(0.3):
             maker.add("list_offsets", partitions=[[*pair, "latest"] for pair in partitions], committed=True)
-        maker.add(maker.random.choice(("commit", "commit", "abort")), producer=producer)
+        maker.add(ending, producer=producer)
         if maker.chance(0.3):
             maker.filled(topic, 2)
     reader = maker.consumer(
@@ -141,7 +144,7 @@ def left_open(maker: Maker) -> None:
         **({} if maker.java else {"group_id": maker.group()}),
     )
     maker.add("assign", consumer=reader, partitions=[[topic, 0]])
-    maker.poll(reader, assigned=1, bound_ms=3000)
+    maker.poll(reader, assigned=1, bound_ms=10_000)
     if maker.java and maker.chance(0.4):
         maker.add("abort_transaction_of", partition=[topic, 0])
     elif maker.java and maker.chance(0.5):
@@ -186,5 +189,5 @@ def seen_by_admin(maker: Maker) -> None:
     else:
         maker.add("commit", producer=producer)
     maker.add("describe_transactions", ids=[transactional_id])
-    maker.add("describe_producers", partitions=[[topic, 0], [topic, 99]])
+    maker.add_for_absent("describe_producers", partitions=[[topic, 0], [topic, 99]])
     maker.add("close_producer", producer=producer, timeout_ms=0)

@@ -10,14 +10,15 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from oracle.clients_session import Json
-from oracle.systems import System, kafka_libraries
+from tests.oracle.clients_session import Json
+from tests.oracle.systems import System
+from tests.support.child_programs import environment, program
+from tests.support.kafka_nodes import kafka_libraries
 
 TESTS = Path(__file__).parents[1]
 JAVA_SOURCES = TESTS / "conformance" / "java" / "sessions"
@@ -53,7 +54,7 @@ class Driver:
         plain = ",".join(f"127.0.0.1:{pair[0]}" for pair in system.ports.values())
         login = ",".join(f"127.0.0.1:{pair[1]}" for pair in system.ports.values())
         if client == "java":
-            program = [
+            command = [
                 "java",
                 *JAVA_OPTIONS,
                 "-cp",
@@ -61,15 +62,15 @@ class Driver:
                 "ClientSessions",
             ]
         else:
-            program = [sys.executable, "-m", "oracle.clients_librdkafka"]
+            command = program("tests.oracle.clients_librdkafka")
         self.log = tempfile.TemporaryFile(prefix="oracle-client-")  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
-            [*program, plain, login],
+            [*command, plain, login],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            env=environment(),
             process_group=0,
         )
         self._ids = itertools.count(1)

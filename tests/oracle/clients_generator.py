@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from oracle.clients_session import ClientSession, Json, Operation
+from tests.oracle.clients_session import ClientSession, Json, Operation
 
 #: of records that say when they were made; before every clock
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
@@ -31,9 +31,14 @@ class Maker:
         self._counts: dict[str, int] = {}
         self._values = 0
 
-    def add(self, name: str, *, settle: bool = False, **fields: Json) -> None:
+    def add(self, name: str, *, settle: bool = False, goes_on: str = "", **fields: Json) -> None:
         label = f"s{len(self.operations) + 1}"
-        self.operations.append(Operation(label, name, fields, settle))
+        self.operations.append(Operation(label, name, fields, settle, goes_on))
+
+    def add_for_absent(self, name: str, **fields: Json) -> None:
+        """Ask for something that is not there: Java's admin client waits for it as long as it may."""
+        hasty = {"default.api.timeout.ms": "2500", "request.timeout.ms": "2000"}
+        self.add(name, **fields, **({"admin": "hasty", "settings": hasty} if self.java else {}))  # type: ignore[arg-type]
 
     def new(self, kind: str, prefix: str = "~") -> str:
         """A name that nothing of this session has."""
@@ -101,8 +106,11 @@ class Maker:
 
     def filled(self, topic: str, count_max: int = 8) -> None:
         """Write something to a topic."""
-        name = self.producer(**self.random.choice(PRODUCER_SETTINGS))
-        self.add("send", producer=name, records=self.records(topic, count_max))
+        settings = self.random.choice(PRODUCER_SETTINGS)
+        name = self.producer(**settings)
+        # what only the leader has when it is answered is read a little later
+        late = self.brokers > 1 and settings.get("acks") == "1"
+        self.add("send", producer=name, records=self.records(topic, count_max), settle=late)
         self.add("close_producer", producer=name)
 
     def consumer(self, **settings: Json) -> str:
@@ -138,7 +146,7 @@ Activity = Callable[[Maker], None]
 
 def make_session(seed: int, client: str, brokers: int = 1) -> ClientSession:
     """A session of several activities, and the reading back."""
-    from oracle.clients_activities import ACTIVITIES
+    from tests.oracle.clients_activities import ACTIVITIES
 
     maker = Maker(seed, client, brokers)
     able = [(activity, weight) for activity, weight, clients in ACTIVITIES if client in clients]

@@ -12,7 +12,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -222,7 +222,7 @@ class AdminOperations:
         return self._each(self._admin(fields).alter_consumer_group_offsets(wanted), self._shown_offsets)
 
     def list_group_offsets(self, fields: dict[str, Json]) -> Json:
-        found = {}
+        found: dict[str, Json] = {}
         for group in fields["groups"]:
             partitions = (
                 [TopicPartition(*row) for row in fields["partitions"]] if "partitions" in fields else None
@@ -236,11 +236,15 @@ class AdminOperations:
     def _shown_offsets(self, found: ConsumerGroupTopicPartitions) -> Json:
         return {
             _key(one): (
-                self._failure(KafkaException(one.error))
+                self._failure(one.error)  # type: ignore[arg-type]
                 if one.error
-                else [one.offset, one.metadata or "", -1 if one.leader_epoch is None else one.leader_epoch]
+                else {
+                    "offset": one.offset,
+                    "metadata": one.metadata or "",
+                    "leader_epoch": -1 if one.leader_epoch is None else one.leader_epoch,
+                }
             )
-            for one in sorted(found.topic_partitions, key=_key)
+            for one in sorted(found.topic_partitions or (), key=_key)
         }
 
     # The cluster
@@ -283,7 +287,7 @@ class AdminOperations:
     def describe_scram(self, fields: dict[str, Json]) -> Json:
         found = self._admin(fields).describe_user_scram_credentials(fields["users"])
         return self._each(
-            found,
+            found,  # type: ignore[arg-type]
             lambda user: sorted(
                 f"{one.mechanism.name} {one.iterations}" for one in user.scram_credential_infos
             ),

@@ -7,11 +7,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from oracle.clients_driver import GONE, HUNG, Driver
-from oracle.clients_rules import accepted, normalised
-from oracle.clients_session import SECONDS_MAX, ClientSession, Json, Operation, named
-from oracle.judge import short, unlike, without_numbers
-from oracle.systems import System
+from tests.oracle.clients_crashes import Crashes, Recoveries
+from tests.oracle.clients_driver import GONE, HUNG, Driver
+from tests.oracle.clients_rules import accepted, normalised
+from tests.oracle.clients_session import (
+    KILL,
+    KILLS_SECONDS_MAX,
+    SECONDS_MAX,
+    WHOLE,
+    ClientSession,
+    Json,
+    Operation,
+    named,
+)
+from tests.oracle.judge import short, unlike, without_numbers
+from tests.oracle.systems import System
 
 #: a change has to be known everywhere before the next operation; clients ask again where they can
 SETTLE_SECONDS = 0.1
@@ -45,35 +55,55 @@ class Run:
         self.session = session
         self.outcomes: dict[str, Json] = {}
         self.seconds: dict[str, float] = {}
+        #: what went on after brokers were killed: seconds since then, and since the brokers were there again
+        self.recoveries: list[tuple[str, float, float]] = []
 
 
 def carry_out(session: ClientSession, driver: Driver, system: System, prefix: str) -> Run:
     """Carry out a session; one that hangs is given up."""
     run = Run(session)
+    crashes = Crashes(system)
+    seconds_max = KILLS_SECONDS_MAX if session.kills else SECONDS_MAX
     for operation in session.operations:
         fields = named(operation.fields, prefix)
-        outcome, seconds = driver.ask(prefix, operation.name, fields, SECONDS_MAX)
+        if operation.name == KILL:
+            crashes.kill(fields)
+            continue
+        if operation.name == WHOLE:
+            run.outcomes[operation.label] = crashes.wait_whole()
+            continue
+        outcome, seconds = driver.ask(prefix, operation.name, fields, seconds_max)
         run.outcomes[operation.label] = outcome
         run.seconds[operation.label] = seconds
+        if operation.goes_on:
+            crashes.note(operation.goes_on)
         if outcome in (HUNG, GONE):
             break
         if operation.settle or operation.name in ENDINGS:
             time.sleep(SETTLE_SECONDS if len(system.ports) == 1 else 3 * SETTLE_SECONDS)
-        if operation.name == "create_topics" and operation.settle and not fields.get("validate_only"):
-            _await_topics(driver, prefix, outcome)
+        if operation.settle and not fields.get("validate_only"):
+            _await_topics(driver, prefix, operation.name, fields, outcome)
     driver.ask(prefix, "end", {}, END_SECONDS_MAX)
+    run.recoveries = crashes.noted()
     return run
 
 
-def _await_topics(driver: Driver, session: str, outcome: Json) -> None:
-    """Until the brokers know topics that were made: Kafka answers before they do."""
-    if "error" in outcome:
+def _await_topics(driver: Driver, session: str, name: str, fields: Json, outcome: Json) -> None:
+    """Until brokers know what became of topics: Kafka answers before they do."""
+    if name not in ("create_topics", "create_partitions", "delete_topics") or "error" in outcome:
         return
-    made = [name for name, one in outcome.items() if "error" not in one]
+    changed = [topic for topic, one in outcome.items() if "error" not in one]
+
+    def known(topic: str, found: Json) -> bool:
+        if name == "delete_topics":
+            return "error" in found
+        wanted = fields["topics"][topic] if name == "create_partitions" else 1
+        return len(found.get("partitions", ())) >= wanted
+
     deadline = time.monotonic() + KNOWN_SECONDS_MAX
-    while made and time.monotonic() < deadline:
-        found, _ = driver.ask(session, "describe_topics", {"topics": made}, KNOWN_SECONDS_MAX)
-        if all("error" not in found.get(name, {"error": "none"}) for name in made):
+    while changed and time.monotonic() < deadline:
+        found, _ = driver.ask(session, "describe_topics", {"topics": changed}, KNOWN_SECONDS_MAX)
+        if all(known(topic, found.get(topic, {})) for topic in changed):
             return
 
 
@@ -83,9 +113,12 @@ class ClientPair:
     def __init__(self, drivers: tuple[Driver, Driver], systems: tuple[System, System]) -> None:
         self._drivers = drivers
         self._systems = systems
-        self._pool = ThreadPoolExecutor(8, "clients")
+        self._pool = ThreadPoolExecutor(10, "clients")
         self._run = f"k{secrets.token_hex(3)}"
         self._attempts = itertools.count(1)
+        self.recoveries = Recoveries()
+        #: seeds of sessions that came to no end, on either system
+        self.given_up: list[int] = []
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -102,6 +135,10 @@ class ClientPair:
     def compare(self, session: ClientSession) -> list[ClientDifference]:
         """What differs, and is not meant to."""
         prefix, kafka, here = self.run(session)
+        for system, run in zip(self._systems, (kafka, here), strict=True):
+            self.recoveries.add(session.client, system.name, run.recoveries)
+        if any(one in (HUNG, GONE) for run in (kafka, here) for one in run.outcomes.values()):
+            self.given_up.append(session.seed)
         return differences(session, *(normalised(session, prefix, one.outcomes) for one in (kafka, here)))
 
 
@@ -111,6 +148,8 @@ def differences(
     """What is not the same and not meant to be; an operation that one side never came to counts."""
     found = []
     for one in session.operations:
+        if one.name == KILL:
+            continue
         if one.label not in kafka and one.label not in here:
             break
         sides = (side.get(one.label, "(not reached)") for side in (kafka, here))

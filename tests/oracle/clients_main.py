@@ -1,4 +1,4 @@
-"""The part of the command for real clients: `python -m oracle --clients java,librdkafka --sessions 100`."""
+"""The command for real clients: `python -m tests.oracle --clients java,librdkafka --sessions 100`."""
 
 import argparse
 import contextlib
@@ -6,15 +6,17 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from oracle import clients_planted
-from oracle.clients_driver import CLIENTS, driver
-from oracle.clients_generator import make_session
-from oracle.clients_live import ClientDifference, ClientPair, shrunk, told
-from oracle.clients_session import ClientSession
-from oracle.systems import System
+from tests.oracle import clients_planted
+from tests.oracle.clients_driver import CLIENTS, driver
+from tests.oracle.clients_faults import make_fault_session
+from tests.oracle.clients_generator import make_session
+from tests.oracle.clients_live import ClientDifference, ClientPair, shrunk, told
+from tests.oracle.clients_session import ClientSession
+from tests.oracle.judge import short
+from tests.oracle.systems import System
 
 #: sessions of one client that are under way at once
-AT_ONCE = 2
+AT_ONCE = 4
 
 
 def planted(options: argparse.Namespace, kafka: System) -> int:
@@ -43,6 +45,8 @@ def run(options: argparse.Namespace, kafka: System, here: System) -> int:
             pair = ClientPair(drivers, (kafka, here))
             stack.callback(pair.close)
             found += _compare_all(client, pair, options)
+            if options.faults:
+                print(pair.recoveries.table(), flush=True)
     return 1 if found else 0
 
 
@@ -51,11 +55,12 @@ def _compare_all(client: str, pair: ClientPair, options: argparse.Namespace) -> 
     unsteady: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     started = time.monotonic()
+    make = make_fault_session if options.faults else make_session
     sessions = [
-        make_session(seed, client, options.brokers)
-        for seed in range(options.seed, options.seed + options.sessions)
+        make(seed, client, options.brokers) for seed in range(options.seed, options.seed + options.sessions)
     ]
-    with ThreadPoolExecutor(AT_ONCE, "sessions") as pool:
+    # a killed broker is one of all sessions
+    with ThreadPoolExecutor(1 if options.faults else AT_ONCE, "sessions") as pool:
         for number, (session, found) in enumerate(
             zip(sessions, pool.map(pair.compare, sessions), strict=True), 1
         ):
@@ -68,7 +73,7 @@ def _compare_all(client: str, pair: ClientPair, options: argparse.Namespace) -> 
                 seconds = time.monotonic() - started
                 print(
                     f"{client}: {number} sessions, {operations.total()} operations, {len(kinds)} kinds of"
-                    f" differences, {unsteady.total()} unsteady, {seconds:.0f} s",
+                    f" differences, {unsteady.total()} unsteady, given up {pair.given_up}, {seconds:.0f} s",
                     flush=True,
                 )
             if len(kinds) >= options.stop_after:
@@ -98,9 +103,14 @@ def _judge(
     again = pair.compare(session)
     if not any(one.kind == first.kind for one in again):
         unsteady[first.kind] += 1
-        print(f"once, {session.client} seed {session.seed}: {first.operation.label} {first.kind}", flush=True)
+        print(f"once, {session.client} seed {session.seed}: {first.operation.label} {first.kind}")
+        for one in found[:3]:
+            print(f"    {one.operation} ≠ {one.path}: {short(one.kafka)} | {short(one.here)}", flush=True)
         return
     kinds[first.kind] += 1
-    if not options.no_shrink:
-        session = shrunk(session, first, pair.compare)
+    if options.no_shrink or session.kills:
+        print(told(session, found[:3]), flush=True)
+        return
+    print(f"{session.client} seed {session.seed}: {first.operation.label} {first.kind}", flush=True)
+    session = shrunk(session, first, pair.compare)
     print(told(session, pair.compare(session)[:3] or [first]), flush=True)

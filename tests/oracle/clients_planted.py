@@ -7,14 +7,14 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from oracle import systems
-from oracle.clients_driver import driver
-from oracle.clients_generator import make_session
-from oracle.clients_live import carry_out, differences
-from oracle.clients_rules import normalised
-from oracle.clients_session import ClientSession, Json
-from oracle.planted import PLANTED
-from oracle.systems import System
+from tests.oracle import systems
+from tests.oracle.clients_driver import driver
+from tests.oracle.clients_generator import make_session
+from tests.oracle.clients_live import carry_out, differences
+from tests.oracle.clients_rules import normalised
+from tests.oracle.clients_session import ClientSession, Json
+from tests.oracle.planted import PLANTED
+from tests.oracle.systems import System
 
 SEEN_BY_CLIENTS = (
     "an existing topic is an invalid request",

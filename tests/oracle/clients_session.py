@@ -2,6 +2,7 @@
 
 An operation has a name and fields, which both drivers take as JSON (see `clients_librdkafka` and
 `tests/conformance/java/sessions`). `~` in a text stands for the prefix that makes names those of one run.
+`kill` and `whole` are not for the drivers: brokers are killed, and are waited for (see `clients_crashes`).
 """
 
 import dataclasses
@@ -12,6 +13,10 @@ Json = Any
 TEXT_SHOWN_MAX = 40
 #: how long an operation may take before its session is given up
 SECONDS_MAX = 30.0
+#: and in a session in which brokers are killed: more than the time that clients of default settings wait
+KILLS_SECONDS_MAX = 90.0
+#: operations that are not for the drivers
+KILL, WHOLE = "kill", "whole"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +28,8 @@ class Operation:
     fields: dict[str, Json]
     #: changes what all brokers have to hear of: pause behind it
     settle: bool = False
+    #: what goes on with it after brokers were killed: how long that took is told
+    goes_on: str = ""
 
     def __str__(self) -> str:
         return f"{self.label} {self.name} {shown(self.fields)}"
@@ -36,6 +43,10 @@ class ClientSession:
     client: str
     operations: tuple[Operation, ...]
     brokers: int = 1
+
+    @property
+    def kills(self) -> bool:
+        return any(one.name == KILL for one in self.operations)
 
     def without(self, labels: set[str]) -> "ClientSession":
         left = tuple(one for one in self.operations if one.label not in labels)

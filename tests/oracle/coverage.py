@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from oracle.generator import Versions
-from oracle.session import Session
+from tests.oracle.generator import Versions
+from tests.oracle.session import Session
 
 
 def covered_by(session: Session) -> set[tuple[str, int]]:

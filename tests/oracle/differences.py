@@ -5,14 +5,15 @@ the path of the field without the numbers of arrays (with wildcards), and the tw
 """
 
 import fnmatch
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from oracle.session import Json, Step, shown
+from tests.oracle.session import Json, Step, shown
 
-#: stands for a number that is one more than the other system's
-ONE_MORE = "one more"
 #: stands for a number that is less than the other system's
 LESS = "less"
+#: stands for a number that is nearly the other system's, as sizes are that two compressors make
+NEAR = "near"
 
 
 class Accepted(NamedTuple):
@@ -25,22 +26,36 @@ class Accepted(NamedTuple):
     why: str
     #: of which requests; a part of what they show
     asked: str = ""
+    #: only behind a request that shows this, its name included
+    behind: str = ""
+    #: of which row: its name
+    row: str = ""
+    #: from which version on
+    since: int = 0
 
-    def covers(self, name: str, asked: str, path: str, kafka: Json, here: Json) -> bool:
+    def covers(
+        self, name: str, asked: str, path: str, kafka: Json, here: Json, earlier: str = "", row: str = ""
+    ) -> bool:
         """Whether this is the difference that was seen, at a request or an operation of this name."""
         return (
             fnmatch.fnmatchcase(name, self.api)
             and self.asked in asked
+            and self.behind in earlier
+            and self.row in ("", row)
             and fnmatch.fnmatchcase(path, self.path)
-            and (
-                self.kafka in (None, kafka)
-                or (self.kafka == ONE_MORE and isinstance(here, int) and kafka == here + 1)
-            )
-            and (
-                self.here in (None, here)
-                or (self.here == LESS and isinstance(kafka, int) and isinstance(here, int) and here < kafka)
-            )
+            and (self.kafka in (None, kafka) or _is_so(self.kafka, kafka, here))
+            and (self.here in (None, here) or _is_so(self.here, here, kafka))
         )
+
+
+def _is_so(said: Json, value: Json, other: Json) -> bool:
+    """Whether a value is to the other system's what the row says of it."""
+    match said, value, other:
+        case "less", int(), int():
+            return value < other
+        case "near", int(), int():
+            return abs(value - other) * 5 < other
+    return False
 
 
 class Meant(NamedTuple):
@@ -62,8 +77,8 @@ MEANT: tuple[Meant, ...] = (
         "the broker's own setting or the default",
         "nothing has to be set for them",
         (
-            Accepted("*", "*configs.config_source", 3, 4, "the source"),
-            Accepted("DescribeConfigs", "results.configs.synonyms", None, None, "the source"),
+            Accepted("*", "*configs.config_source", 3, 4, "the source", row="min.insync.replicas"),
+            Accepted("DescribeConfigs", "*.synonyms", None, None, "the source", row="min.insync.replicas"),
         ),
     ),
     Meant(
@@ -74,29 +89,106 @@ MEANT: tuple[Meant, ...] = (
         (
             Accepted("CreateAcls", "results.error_code", -1, 42, _NO_SUCH_VALUE),
             Accepted("*Acls", "closed", True, "(none)", _NO_SUCH_VALUE),
-            Accepted("*Acls", "*", "(none)", None, _NO_SUCH_VALUE),
+            Accepted("CreateAcls", "results", "(none)", [{"error_code": 42}], _NO_SUCH_VALUE),
+            Accepted("DescribeAcls", "error_code", "(none)", 42, _NO_SUCH_VALUE),
+            Accepted("DescribeAcls", "resources", "(none)", [], _NO_SUCH_VALUE),
+            Accepted("*Acls", "throttle_time", "(none)", 0, _NO_SUCH_VALUE),
         ),
     ),
     Meant(
         "ListOffsets of the largest timestamp, when its record was deleted",
         "an offset before the start of the log",
-        "none",
+        "the next record with the same timestamp, or none",
         "nobody can read it",
-        (Accepted("ListOffsets", "topics.partitions.*", None, -1, "deleted", "timestamp: -3"),),
+        (
+            Accepted(
+                "ListOffsets", "topics.partitions.*", None, -1, "deleted", "timestamp: -3", "DeleteRecords"
+            ),
+            Accepted(
+                "ListOffsets",
+                "topics.partitions.offset",
+                LESS,
+                None,
+                "deleted",
+                "timestamp: -3",
+                "DeleteRecords",
+            ),
+        ),
+    ),
+    Meant(
+        "the last stable offset, when records of an open transaction were deleted inside of a batch",
+        "the first offset of the batch, which is before the start of the log",
+        "the start of the log",
+        "nobody can read before it",
+        (
+            Accepted(
+                "ListOffsets",
+                "topics.partitions.offset",
+                LESS,
+                None,
+                "deleted",
+                "isolation_level: 1",
+                "DeleteRecords",
+            ),
+            Accepted(
+                "Fetch",
+                "responses.partitions.last_stable_offset",
+                LESS,
+                None,
+                "deleted",
+                behind="DeleteRecords",
+            ),
+        ),
+    ),
+    Meant(
+        "aborted transactions in a Fetch that does not read to the end",
+        "those of the whole segment, or up to the next entry of its index",
+        "those of what is returned",
+        "a client skips no others",
     ),
     Meant(
         "DescribeLogDirs after DeleteRecords that emptied segments",
         "they count until the next check of retention",
         "they are gone",
         "disk is freed when one asks for it",
-        (Accepted("DescribeLogDirs", "*.partition_size", None, LESS, "segments without records"),),
+        (
+            Accepted(
+                "DescribeLogDirs",
+                "*.partition_size",
+                None,
+                LESS,
+                "segments without records",
+                behind="DeleteRecords",
+            ),
+        ),
+    ),
+    Meant(
+        "how small batches get that a broker compresses itself (`compression.type` of a topic)",
+        "as Java's libraries pack them",
+        "a little more or less",
+        "other libraries, the same formats",
+        (
+            Accepted(
+                "DescribeLogDirs", "*.partition_size", None, NEAR, "compressors", behind="compression.type"
+            ),
+            Accepted("Fetch", "*.batch_length", None, None, "compressors", behind="compression.type"),
+        ),
     ),
     Meant(
         "a batch with an unknown codec",
         "UNKNOWN_SERVER_ERROR",
         "UNSUPPORTED_COMPRESSION_TYPE",
         "clients do not retry it",
-        (Accepted("Produce", "responses.partition_responses.error_code", -1, 76, "an unknown codec"),),
+        (
+            Accepted(
+                "Produce",
+                "responses.partition_responses.error_code",
+                -1,
+                76,
+                "an unknown codec",
+                'spoil: "codec"',
+            ),
+        ),
     ),
     Meant(
         "Produce with null records",
@@ -127,7 +219,30 @@ MEANT: tuple[Meant, ...] = (
         "INVALID_TXN_STATE, or that epoch if it aborts",
         "PRODUCER_FENCED",
         "who was fenced is told so, and does not get the epoch that fenced it",
-        (Accepted("EndTxn", "error_code", 48, 90, "fenced"),),
+        (
+            Accepted("EndTxn", "error_code", 48, 90, "fenced", since=5),
+            Accepted("EndTxn", "error_code", 0, 90, "the epoch before", "producer_epoch-1"),
+            Accepted("EndTxn", "producer_*", None, -1, "the epoch before", "producer_epoch-1"),
+        ),
+    ),
+    Meant(
+        "a sequence above 0 in a new epoch, after a batch of transactions v1 was refused",
+        "appended: what Kafka remembers of that batch says that sequences need not begin with 0",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        "with transactions v2 every epoch begins with 0",
+    ),
+    Meant(
+        "when an idle producer is forgotten (`producer.id.expiration.ms`), and its time in DescribeProducers",
+        "the time of its last record: one that writes old records is unknown after a start of the broker",
+        "when its last batch was appended, as far as a snapshot tells",
+        "a batch that is sent again must not be appended twice, however old its records are",
+    ),
+    Meant(
+        "the last timestamp of a producer in DescribeProducers",
+        "the largest one of the records in its last batch",
+        "when its last batch was appended",
+        "a producer of old records is at work, and is not forgotten at once",
+        (Accepted("DescribeProducers", "*.active_producers.last_timestamp", None, "a clock", "appended"),),
     ),
     Meant(
         "`min.cleanable.dirty.ratio` = NaN",
@@ -160,26 +275,62 @@ MEANT: tuple[Meant, ...] = (
         "nothing of it was stored",
     ),
     Meant(
-        "an appended empty value of a list setting",
-        "INVALID_CONFIG",
-        "nothing is appended",
-        "an empty list has no elements",
+        "ConsumerGroupHeartbeat with the epoch before the member's own, after which something was assigned",
+        "tells the assignment only to who says everything",
+        "tells it",
+        "the answer with it may not have been heard",
+    ),
+    Meant(
+        "a static member that joins again under its own id, such as one that did not get the answer",
+        "UNRELEASED_INSTANCE_ID until its session ends",
+        "is answered as before",
+        "it is the same member",
+    ),
+    Meant(
+        "`max.message.bytes` of a topic that is less than the marker of a transaction takes",
+        "no transaction in it ever ends: CONCURRENT_TRANSACTIONS for ever",
+        "markers are written",
+        "the limit is for what clients send",
+    ),
+    Meant(
+        "as many members of a consumer group ask for one server assignor as for another",
+        "the one that was asked for last, or another, as its table of names lies",
+        "`uniform`",
+        "an accident of the table",
+    ),
+    Meant(
+        "a topic that is named twice in OffsetCommit",
+        "is answered twice",
+        "is answered once, with all partitions",
+        "it is one topic",
+    ),
+    Meant(
+        "a batch behind a refused or repeated one of a lower sequence, "
+        "before the transaction has begun in the partition",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER, also where its sequence is the next one, or it is in no transaction",
+        "only where the partition does not know the producer and the batch is in a transaction",
+        "otherwise the log itself keeps the order",
     ),
 )
-ACCEPTED = tuple(row for meant in MEANT for row in meant.accepted)
+#: told by the table of versions on the page itself
+_VERSIONS = (
+    Accepted("ApiVersions", "api_keys.max_version", 4, 5, "ApiVersions", row="18"),
+    Accepted("ApiVersions", "api_keys.max_version", 5, 6, "InitProducerId", row="22"),
+)
+ACCEPTED = (*(row for meant in MEANT for row in meant.accepted), *_VERSIONS)
 
 
 #: defects that are known and not mended yet
-OPEN: tuple[Accepted, ...] = (
-    # KAFKA-20268
-    Accepted(
-        "ConsumerGroup*", "*epoch", ONE_MORE, None, "groups begin with epoch 1, their first member with 2"
-    ),
-    Accepted("ConsumerGroupHeartbeat", "error_code", 110, 128, "a wrong epoch and a wrong expression"),
-)
+OPEN: tuple[Accepted, ...] = ()
 
 
-def accepted(step: Step, path: str, kafka: Json, here: Json) -> bool:
-    """Whether a difference is one of those that are meant."""
+def accepted(
+    step: Step, path: str, kafka: Json, here: Json, earlier: Iterable[Step] = (), row: str = ""
+) -> bool:
+    """Whether a difference is one of those that are meant: behind which steps, in the row of which name."""
     asked = shown(step.fields)
-    return any(row.covers(step.api, asked, path, kafka, here) for row in (*ACCEPTED, *OPEN))
+    before = " ".join(f"{one.api} {shown(one.fields)}" for one in earlier)
+    return any(
+        known.since <= step.version and known.covers(step.api, asked, path, kafka, here, before, row)
+        for known in (*ACCEPTED, *OPEN)
+    )

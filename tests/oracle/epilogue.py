@@ -4,8 +4,8 @@ What is read back is compared like every other answer: the logs from their first
 is not committed, their bounds and producers; offsets, members and states of groups; transactions.
 """
 
-from oracle.generator import Builder
-from oracle.session import Json, name
+from tests.oracle.generator import Builder
+from tests.oracle.session import Json, name
 
 
 def read_back(b: Builder) -> None:

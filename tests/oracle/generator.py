@@ -12,8 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from oracle.runner import COORDINATED, LED
-from oracle.session import Json, Session, Step, name, names_in, ref
+from tests.oracle.runner import COORDINATED, LED
+from tests.oracle.session import Json, Session, Step, name, names_in, ref
 
 STEPS_MIN = 30
 UNKNOWN_ID = {"$uuid": "6f9a3b52-1d7c-4c59-9c2f-0a5b6c7d8e9f"}
@@ -63,7 +63,6 @@ class Producer:
     v2: bool = False
     open: bool = False
     #: whether there was an epoch before this one
-    bumped: bool = False
     sequences: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
 
 
@@ -84,6 +83,8 @@ class Builder:
         self.quotas: list[Json] = []
         self.users: list[str] = []
         self.acls = False
+        #: what the times of records count from, behind `batches.BASE_TIME_MS`
+        self.start_ms = 0
         self._counts: dict[str, int] = {}
 
     # Choices
@@ -108,6 +109,11 @@ class Builder:
         """One that exists; made if there is none."""
         living = [topic for topic in self.topics if not topic.deleted]
         return self.random.choice(living) if living else self.create_topic()
+
+    def besides(self, topic: Topic) -> Topic:
+        """Another one that exists; made if there is none."""
+        others = [one for one in self.topics if not one.deleted and one is not topic]
+        return self.random.choice(others) if others else self.create_topic()
 
     def neighbour(self, topic: Topic) -> Topic:
         """A topic that exists and has the same leader, maybe the same one."""
@@ -217,14 +223,22 @@ class Builder:
         """All brokers in order, from this one on."""
         return self.brokers[first - 1 :] + self.brokers[: first - 1]
 
-    def wait_topic(self, alias: str, partitions: int, leader: int | None = None) -> str:
-        """Until every broker knows so many partitions, and who leads them; the step with the topic's id."""
+    def wait_topic(
+        self, alias: str, partitions: int, leader: int | None = None, replicas: list[int] | None = None
+    ) -> str:
+        """Until every broker knows so many partitions, who leads them and that these are in sync; the
+        step with the topic's id.
+        """
         places = range(partitions) if leader else [partitions - 1]
         led = [
             {"path": ["topics", 0, "partitions", number, "leader_id"], "not_in": [-1]}
             | ({"in": [leader]} if leader else {})
             for number in places
         ]
+        for number in places if replicas else ():
+            path = ["topics", 0, "partitions", number]
+            led.append({"path": [*path, "replica_nodes"], "in": [replicas]})
+            led.append({"path": [*path, "isr_nodes"], "count": len(replicas or [])})
         fields = {"topics": [{"name": name(alias)}], "allow_auto_topic_creation": False}
         until = {"no_errors": True, "every": led} if len(led) > 1 else {"no_errors": True, **led[0]}
         where = {"broker": 1} if self.several else {}
@@ -238,7 +252,7 @@ Activity = Callable[[Builder], None]
 
 def activities(brokers: int = 1) -> list[tuple[float, Activity]]:
     """Every activity with its weight."""
-    from oracle import (
+    from tests.oracle import (
         activities_brokers,
         activities_cluster,
         activities_consuming,
@@ -264,7 +278,7 @@ def activities(brokers: int = 1) -> list[tuple[float, Activity]]:
 
 def make_session(seed: int, versions: Versions, brokers: int = 1, steps_min: int = STEPS_MIN) -> Session:
     """The session of a seed."""
-    from oracle.epilogue import clean_up, read_back
+    from tests.oracle.epilogue import clean_up, read_back
 
     builder = Builder(seed, versions, brokers)
     table = activities(brokers)

@@ -4,10 +4,10 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from oracle.differences import accepted
-from oracle.rules import Normaliser
-from oracle.runner import Transcript
-from oracle.session import Json, Session, Step
+from tests.oracle.differences import accepted
+from tests.oracle.rules import Normaliser
+from tests.oracle.runner import KILL, Transcript
+from tests.oracle.session import Json, Session, Step
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Difference:
 def normalised(session: Session, prefix: str, transcript: Transcript) -> dict[str, Json]:
     """The answers by label, with everything that may differ taken out."""
     steps = {step.label: step for step in session.steps}
-    where = {"several": session.brokers > 1, "faults": session.faults}
+    killed = any(step.api == KILL for step in session.steps)
+    where = {"several": session.brokers > 1, "faults": session.faults, "kills": killed}
     normaliser = Normaliser(prefix, frozenset(one for one, holds in where.items() if holds))
     for label, answer in transcript:
         normaliser.note_ids(steps[label].api, answer)
@@ -45,10 +46,11 @@ def normalised(session: Session, prefix: str, transcript: Transcript) -> dict[st
 def differences(session: Session, kafka: dict[str, Json], here: dict[str, Json]) -> list[Difference]:
     """What is not the same and not meant to be."""
     found = []
-    for step in session.steps:
+    for number, step in enumerate(session.steps):
         if step.label in kafka and step.label in here:
             for path, ours, theirs in unlike("", kafka[step.label], here[step.label]):
-                if not accepted(step, without_numbers(path), ours, theirs):
+                earlier, row = session.steps[:number], row_name(kafka[step.label], path)
+                if not accepted(step, without_numbers(path), ours, theirs, earlier, row):
                     found.append(Difference(step, path, ours, theirs))
     return found
 
@@ -66,6 +68,18 @@ def unlike(path: str, kafka: Json, here: Json) -> Iterator[tuple[str, Json, Json
             yield from unlike(f"{path}.{number}", first, second)
     else:
         yield path, kafka, here
+
+
+def row_name(answer: Json, path: str) -> str:
+    """What the innermost row around a path is called."""
+    found = ""
+    for part in path.split("."):
+        if isinstance(answer, dict):
+            found = str(answer.get("name", answer.get("api_key", found)))
+            answer = answer.get(part)
+        elif isinstance(answer, list) and part.isdigit():
+            answer = answer[int(part)]
+    return found
 
 
 def without_numbers(path: str) -> str:

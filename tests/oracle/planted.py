@@ -5,14 +5,16 @@ at the end of a block. Some change an answer as it is written, others what the b
 """
 
 import contextlib
+import dataclasses
+import datetime
 import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from oracle import recording, systems
-from oracle.runner import prepare
+from tests.oracle import recording, systems
+from tests.oracle.runner import prepare
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import append_record
@@ -119,6 +121,19 @@ def _loses_headers(old: Callable[..., Any], header: Any, records: Any, *rest: An
     return old(header, body, *rest)
 
 
+def _keeps_the_epoch(old: Callable[..., Any], transaction: Any, *rest: Any) -> Any:
+    found = old(transaction, *rest)
+    if isinstance(found, ErrorCode):
+        return found
+    return dataclasses.replace(found, producer_epoch=transaction.producer_epoch)
+
+
+def _literals_alone(old: Callable[..., Any], index: Any, kind: Any, name: str) -> Iterator[Any]:
+    for literal in (name, "*"):
+        if (entries := index._literals.get((kind, literal))) is not None:
+            yield entries
+
+
 PLANTED: dict[str, Plant] = {
     "an existing topic is an invalid request": _rows(
         "CreateTopics", "topics", error_code=lambda code: 42 if code == 36 else code
@@ -159,7 +174,7 @@ PLANTED: dict[str, Plant] = {
         lambda old, log, watermark: watermark,
     ),
     "any epoch of a fetch session will do": _method(
-        "tidelog.broker.fetch_sessions:FetchSession", "advance", lambda old, session, now_ms: None
+        "tidelog.broker.replicas.fetch_sessions:FetchSession", "advance", lambda old, session, now_ms: None
     ),
     "sequence numbers are not checked": _method(
         "tidelog.storage.producer_state:ProducerState", "check", lambda old, *rest, **options: None
@@ -181,7 +196,7 @@ PLANTED: dict[str, Plant] = {
         "tidelog.records.validation", "assemble", _loses_headers
     ),
     "heartbeats of any generation": _method(
-        "tidelog.groups.member_requests:MemberRequests",
+        "tidelog.groups.classic_requests:ClassicRequests",
         "_heartbeat_fault",
         _forgives(ErrorCode.ILLEGAL_GENERATION),
     ),
@@ -191,6 +206,41 @@ PLANTED: dict[str, Plant] = {
     "everybody may everything": _method(
         "tidelog.security.acl:AclIndex", "allows", lambda old, *rest, **options: True
     ),
+    "synonyms of settings are not all told": _rows(
+        "DescribeConfigs", "results.configs", synonyms=lambda synonyms: synonyms and synonyms[:-1]
+    ),
+    "the largest timestamp is not found": _method(
+        "tidelog.storage.readable_log:ReadableLog", "max_timestamp", lambda old, log: None
+    ),
+    "every answer to a heartbeat throttles": _answers(
+        "Heartbeat", lambda version, fields: {**fields, "throttle_time": datetime.timedelta(seconds=5)}
+    ),
+    "a token lives as long as it may be renewed": _answers(
+        "CreateDelegationToken",
+        lambda version, fields: {**fields, "expiry_timestamp": fields["max_timestamp"]},
+    ),
+    "the bump of an epoch is forgotten": _method(
+        "tidelog.transactions.transaction:Transaction", "with_bumped_epoch", _keeps_the_epoch
+    ),
+    "the last protocol by name is chosen": _method(
+        "tidelog.groups.classic_group:ClassicGroup",
+        "select_protocol",
+        lambda old, group: max(group.supported_protocols),
+    ),
+    "members of consumer groups are not fenced": _method(
+        "tidelog.groups.consumer_requests:ConsumerRequests", "_epoch_fault", lambda old, *rest: None
+    ),
+    "offsets of aborted transactions count": _method(
+        "tidelog.groups.offsets:Offsets",
+        "end_transaction",
+        lambda old, offsets, producer_id, committed: old(offsets, producer_id, True),
+    ),
+    "fetch sessions forget nothing": _method(
+        "tidelog.broker.replicas.fetch_sessions:FetchSession",
+        "_forget",
+        lambda old, session, request: None,
+    ),
+    "prefixes do not count": _method("tidelog.security.acl:AclIndex", "_applying", _literals_alone),
     "rights do not count": _method(
         "tidelog.security.acl:AclIndex", "_applying", lambda old, index, kind, name: iter(())
     ),

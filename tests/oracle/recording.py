@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from oracle.coverage import Coverage, covered_by
-from oracle.generator import Versions
-from oracle.judge import Difference, differences, normalised
-from oracle.runner import Runner, Transcript
-from oracle.session import Json, Session
-from oracle.systems import System
+from tests.oracle.coverage import Coverage, covered_by
+from tests.oracle.generator import Versions
+from tests.oracle.judge import Difference, differences, normalised
+from tests.oracle.runner import Runner, Transcript
+from tests.oracle.session import Json, Session
+from tests.oracle.systems import System
 
 FOLDER = Path(__file__).parent / "recordings"
 ONE_BROKER = FOLDER / "one-broker.jsonl.gz"

@@ -8,9 +8,14 @@ the wildcards of `fnmatch`. Its action says what becomes of the field before ans
               was equal stays equal. Negative numbers, zero UUIDs and empty texts are themselves.
 - `sort`      the order of the array has no meaning
 - `join`      rows of partitions that are alike otherwise are one row
+- `ordered`   its order has a meaning after all
 - `own`       elements that do not belong to this session are left out
+- `internal`  the topics of the coordinators stay, without their ids
+- `returned`  only what lies before the end of the records that are returned beside it
 - `present`   only whether there is one
 - `clock`     a time of this year is that of a broker, older ones are those of records
+- `since`     a time of a clock is told from the `issue_timestamp` beside it, if there is one
+- `shared`    elements about what only Kafka has are left out
 """
 
 import dataclasses
@@ -20,7 +25,8 @@ import json
 import re
 from typing import Any
 
-from oracle.session import Json
+from tests.oracle.session import Json
+from tidelog.protocol.apis import APIS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,17 +38,16 @@ class Rule:
     reason: str
     #: what the symbol is called
     kind: str = ""
-    #: where it counts: everywhere, with `several` brokers, or in sessions with `faults`
+    #: where it counts: everywhere, with `several` brokers, in sessions with `faults`, or with `kills`
     where: str = ""
 
 
 RULES = (
-    Rule("*.throttle_time", "drop", "depends on what else the machine does"),
     Rule("*.error_message", "drop", "texts are for people"),
     Rule("*.batch_index_error_message", "drop", "texts are for people"),
     Rule("*.documentation", "present", "texts are for people"),
-    Rule("*.host", "drop", "another address"),
-    Rule("*.port", "drop", "another address"),
+    Rule("*.host", "present", "another address"),
+    Rule("*.port", "present", "another address"),
     Rule("Metadata.controller_id", "present", "Kafka names any broker: all forward to it", where="several"),
     Rule("DescribeCluster.controller_id", "present", "Kafka names any broker", where="several"),
     Rule("*.leader_id", "drop", "who leads after a crash depends on who is first back", where="faults"),
@@ -56,10 +61,13 @@ RULES = (
     Rule("*.partition_leader_epoch", "drop", "counts elections", where="faults"),
     Rule("*.coordinator_epoch", "drop", "counts elections", where="faults"),
     Rule("FindCoordinator.*node_id", "present", "who leads after a crash", where="faults"),
-    Rule("*.cluster_id", "drop", "made up by each cluster"),
-    Rule("*.log_dir", "drop", "another folder"),
-    Rule("*.total_bytes", "drop", "the disk of the machine"),
-    Rule("*.usable_bytes", "drop", "the disk of the machine"),
+    Rule(
+        "Produce.*.log_append_time", "drop", "tells whether a batch was there before the crash", where="kills"
+    ),
+    Rule("*.cluster_id", "present", "made up by each cluster"),
+    Rule("*.log_dir", "present", "another folder"),
+    Rule("*.total_bytes", "present", "the disk of the machine"),
+    Rule("*.usable_bytes", "present", "the disk of the machine"),
     Rule("*.topic_id", "symbol", "made up by each cluster", "topic id"),
     Rule("*.producer_id", "symbol", "handed out by each cluster", "producer id"),
     Rule("*.ongoing_txn_producer_id", "symbol", "handed out by each cluster", "producer id"),
@@ -68,20 +76,21 @@ RULES = (
     Rule("Fetch.session_id", "symbol", "made up by each broker", "fetch session"),
     Rule("Produce.responses.partition_responses.log_append_time", "present", "a clock"),
     Rule("DescribeTransactions.transaction_states.transaction_start_time", "present", "a clock"),
-    Rule("*.active_producers.last_timestamp", "present", "a clock"),
+    Rule("*.active_producers.last_timestamp", "clock", "of markers and of LogAppendTime"),
     Rule("ListOffsets.topics.partitions.timestamp", "clock", "of markers and of LogAppendTime"),
     Rule("*.records.crc", "drop", "over times and producer ids, which differ; the contents are compared"),
-    Rule("*DelegationToken.*timestamp", "drop", "a clock"),
+    Rule("*DelegationToken.*timestamp", "since", "a clock"),
     Rule("*.token_id", "symbol", "made up by each cluster", "token"),
     Rule("*.hmac", "symbol", "made up by each cluster", "hmac"),
-    Rule("*.session_lifetime", "drop", "a clock"),
-    Rule("ApiVersions.api_keys", "drop", "compared as a table, see coverage"),
+    Rule("ApiVersions.api_keys", "shared", "APIs that only Kafka has"),
+    Rule("ApiVersions.api_keys", "sort", "a set"),
     Rule("ApiVersions.finalized_features_epoch", "drop", "counts changes of each cluster"),
-    Rule("ApiVersions.supported_features", "drop", "KRaft's own features are Kafka's alone"),
-    Rule("ApiVersions.finalized_features", "drop", "KRaft's own features are Kafka's alone"),
+    Rule("ApiVersions.*_features", "shared", "KRaft's own features are Kafka's alone"),
+    Rule("ApiVersions.*_features", "sort", "a set"),
     Rule("ApiVersions.zk_migration_ready", "drop", "Kafka's alone"),
     Rule("DescribeQuorum.*", "drop", "there is no quorum"),
     Rule("Metadata.topics", "own", "other sessions"),
+    Rule("Metadata.topics", "internal", "both have them"),
     Rule("ListGroups.groups", "own", "other sessions"),
     Rule("ListTransactions.transaction_states", "own", "other sessions"),
     Rule("DescribeLogDirs.results.topics", "own", "other sessions"),
@@ -98,9 +107,15 @@ RULES = (
     Rule("*.isr_nodes", "sort", "a set"),
     Rule("*.partitions", "sort", "a set, in the order of a hash table"),
     Rule("*.topics", "sort", "a set, in the order of a hash table"),
+    Rule("DescribeTopicPartitions.topics*", "ordered", "pages go by names and numbers"),
     Rule("Produce.responses", "sort", "a set, in the order of a hash table"),
     Rule("Produce.responses.partition_responses", "sort", "a set, in the order of a hash table"),
     Rule("Fetch.responses", "sort", "a set"),
+    Rule(
+        "Fetch.responses.partitions.aborted_transactions",
+        "returned",
+        "Kafka names those up to the next entry of its index, which is sparse",
+    ),
     Rule("Fetch.responses", "join", "Kafka begins a topic anew where others stand between its partitions"),
     Rule("CreatePartitions.results", "sort", "a set"),
     Rule("DeleteTopics.responses", "sort", "a set"),
@@ -199,7 +214,12 @@ class Normaliser:
             if "drop" in actions:
                 continue
             if "own" in actions and isinstance(inner, list):
-                inner = [one for one in inner if self._prefix in json.dumps(one)]
+                mine = [one for one in inner if self._prefix in json.dumps(one)]
+                inner = [*_internal(inner), *mine] if "internal" in actions else mine
+            if "shared" in actions and isinstance(inner, list):
+                inner = [one for one in inner if _is_shared(one)]
+            if "returned" in actions and isinstance(inner, list):
+                inner = _returned(inner, value["records"])
             if "join" in actions and isinstance(inner, list):
                 inner = _joined(inner)
             if "symbol" in actions:
@@ -210,26 +230,28 @@ class Normaliser:
             if "present" in actions:
                 result[key] = inner not in (None, -1, "")
                 continue
-            if "clock" in actions and isinstance(inner, int) and inner >= _CLOCKS_FROM_MS:
-                result[key] = "a clock"
+            if "clock" in actions:
+                result[key] = _clock(inner)
+                continue
+            if "since" in actions and isinstance(inner, int) and inner >= _CLOCKS_FROM_MS:
+                result[key] = inner - value.get("issue_timestamp", inner)
                 continue
             inner = self._value(inner_path, inner)
-            if "sort" in actions and isinstance(inner, list):
+            if "sort" in actions and "ordered" not in actions and isinstance(inner, list):
                 inner = sorted(inner, key=_sort_key)
             result[key] = inner
         return result
 
     def _batch(self, path: str, batch: dict[str, Json]) -> Json:
-        """A batch that the broker stamped has its own times; one that it compressed has its own size."""
+        """A batch that the broker stamped has its own times."""
         result = self._mapping(path, batch)
         if batch["attributes"] & 8 or batch["attributes"] & 32:
-            result["base_timestamp_ms"] = result["max_timestamp_ms"] = "a clock"
-            result["records"] = [{**one, "timestamp": "a clock"} for one in result["records"]]
+            times = {key: result[key] for key in ("base_timestamp_ms", "max_timestamp_ms")}
+            result |= {key: _clock(value) for key, value in times.items()}
+            result["records"] = [{**one, "timestamp": _clock(one["timestamp"])} for one in result["records"]]
         if batch["attributes"] & 32 and "faults" in self._where:
             # behind the version stands the coordinator's epoch
             result["records"] = [{**one, "value": one["value"][:6]} for one in result["records"]]
-        if batch["attributes"] & 7:
-            result["batch_length"] = "compressed"
         return result
 
     def _symbol(self, kind: str, value: Json) -> Json:
@@ -244,6 +266,27 @@ class Normaliser:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._symbols[key] = f"{kind} {self._counts[kind]}"
         return self._symbols[key]
+
+
+def _clock(value: Json) -> Json:
+    return "a clock" if isinstance(value, int) and value >= _CLOCKS_FROM_MS else value
+
+
+def _internal(topics: list[Json]) -> list[Json]:
+    """The topics of the coordinators; their ids have no order of appearance."""
+    rows = [topic for topic in topics if topic.get("name") in _INTERNAL]
+    return [{key: value for key, value in row.items() if key != "topic_id"} for row in rows]
+
+
+def _is_shared(row: Json) -> bool:
+    """Whether an API or a feature is not Kafka's alone."""
+    return row["api_key"] in APIS if "api_key" in row else row["name"] in _SHARED_FEATURES
+
+
+def _returned(transactions: list[Json], batches: list[Json] | None) -> list[Json]:
+    """The transactions that begin before the end of the batches."""
+    ends = [batch["base_offset"] + batch["last_offset_delta"] + 1 for batch in batches or ()]
+    return [one for one in transactions if ends and one["first_offset"] < ends[-1]]
 
 
 def _joined(rows: list[Json]) -> list[Json]:
@@ -264,9 +307,11 @@ def _sort_key(value: Json) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+_INTERNAL = {"__consumer_offsets", "__transaction_state"}
+_SHARED_FEATURES = {"transaction.version", "eligible.leader.replicas.version"}
 _NAMES = {
     "name", "topic", "topic_name", "topic_id", "partition", "partition_index", "index", "group_id",
     "transactional_id", "resource_name", "resource_type", "user", "node_id", "entity", "key", "producer_id",
-    "entity_type", "entity_name", "partition_id", "mechanism",
+    "entity_type", "entity_name", "partition_id", "mechanism", "api_key",
     "member_id",
 }  # fmt: skip

@@ -8,10 +8,10 @@ import contextlib
 import time
 from typing import Any
 
-from oracle.proxy import LossyProxy
-from oracle.session import Json, Session, Step
-from oracle.systems import SHARED, System
-from oracle.values import at_path, labels_in, plain, resolve
+from tests.oracle.proxy import LossyProxy
+from tests.oracle.session import Json, Session, Step
+from tests.oracle.systems import SHARED, System
+from tests.oracle.values import at_path, labels_in, plain, resolve
 from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
 from tidelog.protocol import messages
@@ -29,6 +29,9 @@ RETRY_SECONDS_MAX = 5.0
 RETRIED_IN_FAULTS = RETRIED | {5, 6, 7, 8, 9, 13, 19, 20, 41, 75, 78}
 FAULT_SECONDS_MAX = 90.0
 FAULT_REQUEST_SECONDS_MAX = 12.0
+#: before a client that lost its connection opens another one (clients: `reconnect.backoff.ms`); what it asked
+#: before is carried out by then
+RECONNECT_SECONDS = 0.05
 
 _GROUP, _TRANSACTION = 0, 1
 #: what a coordinator serves: its kind, and the fields that name the group or the transactional id
@@ -56,6 +59,9 @@ LED = {
 #: steps that are not requests: brokers are killed; until all are back and in sync
 KILL, WHOLE = "Kill", "Whole"
 
+#: what a producer without a transaction asks for an id with
+NOBODY = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
+
 SLOW_SECONDS = 4.0
 #: steps that took long, in words
 SLOW: list[str] = []
@@ -71,6 +77,8 @@ class Runner:
         self.prefix = prefix
         #: how long steps that wait for something wait at most
         self.until_seconds = until_seconds
+        #: how long steps are asked again while brokers are away
+        self.fault_seconds = FAULT_SECONDS_MAX if until_seconds >= UNTIL_SECONDS_MAX else 2 * until_seconds
         self._links: dict[tuple[str, int], Link] = {}
         self._answers: dict[str, Json] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -192,8 +200,9 @@ class Runner:
             brokers = [self._coordinator_of(Step("route", whose["api"], 0, whose))]
             what = f"the {whose['called']} is killed"
         assert self.system.crash is not None, "this system cannot be killed"
-        self._since = what, time.monotonic()
         self.system.crash(brokers)
+        # the crash before this one may have been waited for
+        self._since = what, time.monotonic()
         return {}
 
     def _lose(self, step: Step, broker: int) -> None:
@@ -203,12 +212,13 @@ class Runner:
             api = BY_NAME[step.api]
             fields = resolve(step.fields, self.prefix, self._answers)
             proxy.lose(step.lost)
-            self._since = f"an answer to {step.api} is lost", time.monotonic()
             link.receive(link.send(api.key, step.version, messages.encode_request(api, step.version, fields)))
+        time.sleep(RECONNECT_SECONDS)
+        self._since = f"an answer to {step.api} is lost", time.monotonic()
 
     def _ask_until_answered(self, step: Step, answer: Json) -> Json:
         """What a client gets that does not give up."""
-        deadline = time.monotonic() + FAULT_SECONDS_MAX
+        deadline = time.monotonic() + self.fault_seconds
         while (
             "closed" in answer
             or "timeout" in answer
@@ -227,15 +237,22 @@ class Runner:
         return answer
 
     def _wait_whole(self) -> Json:
-        """Until every broker knows all others, and all replicas are in sync."""
-        deadline = time.monotonic() + FAULT_SECONDS_MAX
+        """Until every broker knows all others, all replicas are in sync, and it hands out producer ids."""
+        deadline = time.monotonic() + self.fault_seconds
         while True:
-            asked = Step("route", "Metadata", 12, {"topics": None})
-            if all(self._whole(self._ask(asked, ("route", broker))) for broker in self.system.ports):
+            if all(map(self._serves, self.system.ports)):
                 return {"whole": True}
             if time.monotonic() > deadline:
                 return {"whole": False}
             time.sleep(0.1)
+
+    def _serves(self, broker: int) -> bool:
+        place = ("route", broker)
+        if not self._whole(self._ask(Step("route", "Metadata", 12, {"topics": None}), place)):
+            return False
+        # Kafka's first one after a start is refused while it fetches some
+        answer = self._ask(Step("route", "InitProducerId", 4, NOBODY), place)
+        return "producer_id" in answer and not errors_of(answer)
 
     def _whole(self, answer: Json) -> bool:
         partitions = [row for topic in answer.get("topics", []) for row in topic["partitions"]]
@@ -325,7 +342,7 @@ def errors_of(answer: Json) -> set[int]:
 
 
 def holds(answer: Json, condition: dict[str, Json]) -> bool:
-    """Whether an answer is what a step waits for: no errors, one of some values at a path."""
+    """Whether an answer is what a step waits for: no errors, one of some values at a path, or so many."""
     if condition.get("no_errors") and errors_of(answer):
         return False
     if not all(holds(answer, one) for one in condition.get("every", ())):
@@ -333,6 +350,8 @@ def holds(answer: Json, condition: dict[str, Json]) -> bool:
     if "path" not in condition:
         return True
     found = at_path(answer, condition["path"])
+    if "count" in condition:
+        return isinstance(found, list) and len(found) == condition["count"]
     if "in" in condition:
         return found in condition["in"]
     return found is not None and found not in condition.get("not_in", [])
@@ -360,10 +379,11 @@ def prepare(system: System) -> None:
             until={"path": ["transaction_states", 0, "error_code"], "in": [105]},
         )
     )
-    # the first producer id may be 0, which answers with an error have too
-    steps.append(
-        Step("p4", "InitProducerId", 4, {"transactional_id": None, "producer_id": -1, "producer_epoch": -1})
-    )
+    # The first producer id may be 0, which answers with an error have too. Each broker fetches its own.
+    steps += [
+        Step(f"i{broker}", "InitProducerId", 4, NOBODY, until={"no_errors": True}, broker=broker)
+        for broker in system.ports
+    ]
     Runner(system, "prepare-").run(Session(0, tuple(steps)))
 
 

@@ -4,13 +4,16 @@ Steps are left out in ever smaller groups as long as a difference of the same ki
 field and values. What a left-out step would have given others is replaced by their `else`.
 """
 
+import time
 from collections.abc import Callable, Iterator
 
-from oracle.judge import Difference
-from oracle.session import Session, names_in
-from oracle.values import labels_in
+from tests.oracle.judge import Difference
+from tests.oracle.session import Session, names_in
+from tests.oracle.values import labels_in
 
 ATTEMPTS_MAX = 40
+#: behind which no attempt begins: a session in which something hangs takes long
+SECONDS_MAX = 60.0
 
 
 def shrunk(
@@ -22,6 +25,10 @@ def shrunk(
     """A smaller session with a difference of this kind."""
     kind, label = difference.kind, difference.step.label
     attempts = 0
+    deadline = time.monotonic() + SECONDS_MAX
+
+    def go_on() -> bool:
+        return attempts < attempts_max and time.monotonic() < deadline
 
     def shows(candidate: Session) -> bool:
         nonlocal attempts
@@ -29,13 +36,13 @@ def shrunk(
         return any(found.kind == kind for found in compare(candidate))
 
     for candidate in _guesses(session, label):
-        if len(candidate.steps) < len(session.steps) and shows(candidate):
+        if go_on() and len(candidate.steps) < len(session.steps) and shows(candidate):
             session = candidate
     size = max(1, len(session.steps) // 2)
-    while attempts < attempts_max:
+    while go_on():
         smaller = False
         end = len(session.steps)
-        while end > 0 and attempts < attempts_max:
+        while end > 0 and go_on():
             # from behind: what comes after the difference goes first
             labels = {step.label for step in session.steps[max(0, end - size) : end] if not step.cleanup}
             candidate = session.without(labels)

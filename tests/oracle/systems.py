@@ -5,33 +5,24 @@ rights. Both are started once and serve many sessions. Kafka's jars come from `t
 """
 
 import contextlib
-import ctypes
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.kafka_nodes import KafkaNodes, kafka_libraries, quorum_settings
 from tidelog.client.client_settings import ClientSettings
 from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.cluster import RunningCluster
 from tidelog.testing.ports import ReservedPort
 
-ORACLE = Path(__file__).parents[1] / "conformance" / "oracle"
-CLUSTER_ID = "tidelog-oracle-00000000"
-START_SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 30.0
+KAFKA_JAVA_OPTIONS = ("-Xmx1g", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 REQUEST_TIMEOUT_MS = 15_000
 #: what brokers need to hear of a change that another one was asked for
 SETTLE_SEVERAL_SECONDS = 0.12
-PR_SET_PDEATHSIG = 1
 USERS = ("alice", "bob")
 _LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -125,24 +116,13 @@ class System(NamedTuple):
         )
 
 
-def kafka_libraries() -> Path:
-    """The folder of Kafka's jars, fetched when they are not there."""
-    found = subprocess.run([ORACLE, "jars"], check=True, stdout=subprocess.PIPE, text=True)
-    return Path(found.stdout.strip().splitlines()[-1])
-
-
 def kafka_version() -> str:
     return next(kafka_libraries().glob("kafka_2.13-*.jar")).stem.removeprefix("kafka_2.13-")
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def kafka(brokers: int = 1) -> Iterator[System]:
     """Apache Kafka with that many KRaft nodes, until the end of the block."""
-    libraries = kafka_libraries()
     folder = Path(tempfile.mkdtemp(prefix="oracle-kafka-"))
     ids = tuple(range(1, brokers + 1))
     with contextlib.ExitStack() as stack:
@@ -151,19 +131,16 @@ def kafka(brokers: int = 1) -> Iterator[System]:
         for each in reserved.values():
             for port in each:
                 stack.callback(port.close)
-        nodes = _KafkaNodes(libraries, folder)
-        stack.callback(nodes.stop)
-        voters = ",".join(f"{number}@127.0.0.1:{reserved[number][2].port}" for number in ids)
+        nodes = KafkaNodes(folder, java_options=KAFKA_JAVA_OPTIONS)
+        stack.callback(nodes.close)
+        controller_ports = {number: reserved[number][2].port for number in ids}
         for number in ids:
             plain, login, controller = (one.port for one in reserved[number])
             listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{login}"
             own = {
                 **SHARED,
                 **replication(brokers),
-                "process.roles": "broker,controller",
-                "node.id": str(number),
-                "controller.quorum.voters": voters,
-                "controller.listener.names": "CONTROLLER",
+                **quorum_settings(number, controller_ports),
                 "listener.security.protocol.map": (
                     "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
                 ),
@@ -174,80 +151,19 @@ def kafka(brokers: int = 1) -> Iterator[System]:
                 "share.coordinator.state.topic.min.isr": "1",
             }
             nodes.add(number, own)
+            nodes.launch(number)
         ports = {number: (reserved[number][0].port, reserved[number][1].port) for number in ids}
-        for pair in ports.values():
-            for port in pair:
-                _wait_port(port, folder, nodes.processes.values())
+        for number, pair in ports.items():
+            for one in pair:
+                nodes.wait_port(number, one)
         settle_seconds = 0.04 if brokers == 1 else SETTLE_SEVERAL_SECONDS
-        yield System("Kafka", ports, settle_seconds, nodes.crash)
 
+        def crash(numbers: Sequence[int]) -> None:
+            nodes.kill(*numbers)
+            for number in numbers:
+                nodes.launch(number)
 
-class _KafkaNodes:
-    """The processes of Kafka's nodes, each with a heap of 1 GB at most."""
-
-    def __init__(self, libraries: Path, folder: Path) -> None:
-        self._java = ("java", "-cp", f"{libraries}/*")
-        self._folder = folder
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
-
-    def add(self, number: int, settings: Mapping[str, str]) -> None:
-        """Format the folder of a node and start it."""
-        properties = self._properties(number)
-        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        formatting = [
-            *self._java,
-            "kafka.tools.StorageTool",
-            "format",
-            "-t",
-            CLUSTER_ID,
-            "-c",
-            str(properties),
-        ]
-        subprocess.run(formatting, check=True, capture_output=True)
-        self._launch(number)
-
-    def crash(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            self.processes[number].kill()
-        for number in numbers:
-            self.processes[number].wait(STOP_SECONDS_MAX)
-            self._launch(number)
-
-    def stop(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-        for process in self.processes.values():
-            process.wait(STOP_SECONDS_MAX)
-
-    def _properties(self, number: int) -> Path:
-        return self._folder / f"node-{number}.properties"
-
-    def _launch(self, number: int) -> None:
-        java, *rest = self._java
-        memory = ["-Xmx1g", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        with (self._folder / f"node-{number}.log").open("ab") as log:
-            self.processes[number] = subprocess.Popen(
-                [java, *memory, *rest, "kafka.Kafka", self._properties(number)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "LOG_DIR": str(self._folder)},
-                process_group=0,
-                preexec_fn=_end_with_parent,
-            )
-
-
-def _wait_port(port: int, folder: Path, processes: "Collection[subprocess.Popen[bytes]]") -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline or any(one.poll() is not None for one in processes):
-                logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in folder.glob("*.log"))
-                raise TimeoutError(f"Kafka did not start:\n{logs}") from None
-            time.sleep(0.1)
+        yield System("Kafka", ports, settle_seconds, crash)
 
 
 @contextlib.contextmanager
@@ -272,14 +188,16 @@ def tidelog(
         cluster = stack.enter_context(
             RunningCluster(brokers, common, settings_of=settings_of, zookeeper=address, log_level="warning")
         )
-        restarts = stack.enter_context(ThreadPoolExecutor(1, "restarts"))
+        pool = stack.enter_context(ThreadPoolExecutor(1, "restarts"))
+        restarts: list[Future[RunningCluster]] = []
 
         def crash(numbers: Sequence[int]) -> None:
-            # those of the last crash are there
-            restarts.submit(int).result()
+            while restarts:
+                # those of the last crash are there, or why not
+                restarts.pop().result()
             chosen = None if len(numbers) == brokers else numbers[0]
             cluster.kill(chosen)
-            restarts.submit(cluster.start, chosen)
+            restarts.append(pool.submit(cluster.start, chosen))
 
         yield System("Tidelog", ports, 0.0 if brokers == 1 else SETTLE_SEVERAL_SECONDS, crash)
 

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from oracle.campaign import CRASHES_IN_A_ROW_MAX, Campaign
-from oracle.coverage import Coverage
-from oracle.judge import Difference
-from oracle.live import Pair
-from oracle.proxy import LossyProxy
-from oracle.rules import Normaliser
-from oracle.session import Session, Step
+from tests.oracle.campaign import CRASHES_IN_A_ROW_MAX, Campaign
+from tests.oracle.coverage import Coverage
+from tests.oracle.differences import LESS, NEAR, Accepted
+from tests.oracle.judge import Difference
+from tests.oracle.live import Pair
+from tests.oracle.proxy import LossyProxy
+from tests.oracle.rules import Normaliser
+from tests.oracle.session import Session, Step
 
 VERSIONS = {"Metadata": (0, 1)}
 
@@ -31,6 +32,8 @@ class OddPair:
         if session.seed in self.failing:
             raise ConnectionError("gone")
         return [Difference(session.steps[0], "error_code", 0, 3)] if session.seed in self.differing else []
+
+    compare_slowly = compare
 
 
 def _session(seed: int) -> Session:
@@ -58,6 +61,40 @@ def test_a_campaign_ends_when_a_system_is_gone() -> None:
     campaign = _campaign(set(range(3, 100)), set())
     campaign.run(range(1, 100), _session)
     assert campaign.sessions == 2 + CRASHES_IN_A_ROW_MAX
+
+
+def test_no_session_begins_when_time_is_over() -> None:
+    campaign = _campaign(set(), set())
+    campaign.seconds_max = -1
+    campaign.run(range(1, 100), _session)
+    assert (campaign.sessions, campaign.found) == (0, False)
+
+
+def test_aborted_transactions_behind_what_is_returned_are_left_out() -> None:
+    aborted = [{"producer_id": 7, "first_offset": offset} for offset in (0, 4, 5)]
+    batch = {"base_offset": 3, "last_offset_delta": 1, "attributes": 0}
+    partition = {"aborted_transactions": aborted, "records": [batch]}
+    answer = {"responses": [{"topic": "t0", "partitions": [partition]}]}
+    kept = Normaliser("p").normalise("Fetch", answer)["responses"][0]["partitions"][0]
+    assert [one["first_offset"] for one in kept["aborted_transactions"]] == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "here", "value", "other", "covered"),
+    [
+        (LESS, None, 1, 2, True),
+        (LESS, None, 2, 2, False),
+        (None, LESS, 2, 1, True),
+        (None, LESS, 1, 2, False),
+        (None, NEAR, 129, 140, True),
+        (None, NEAR, 129, 180, False),
+    ],
+)
+def test_a_row_says_how_numbers_may_differ(
+    kafka: Any, here: Any, value: int, other: int, covered: bool
+) -> None:
+    row = Accepted("Api", "field", kafka, here, "why")
+    assert row.covers("Api", "", "field", value, other) is covered
 
 
 def test_rows_of_a_topic_are_joined() -> None:

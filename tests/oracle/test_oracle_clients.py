@@ -7,16 +7,18 @@ import re
 
 import pytest
 
-from oracle import systems
-from oracle.clients_activities import ACTIVITIES
-from oracle.clients_driver import JAVA_SOURCES, driver
-from oracle.clients_generator import Maker, make_session
-from oracle.clients_librdkafka import Session as Librdkafka
-from oracle.clients_librdkafka_admin import AdminOperations
-from oracle.clients_live import ClientDifference, carry_out, differences, shrunk, told
-from oracle.clients_rules import normalised
-from oracle.clients_session import ClientSession, Json, Operation
-from oracle.planted import PLANTED
+from tests.oracle import systems
+from tests.oracle.clients_activities import ACTIVITIES
+from tests.oracle.clients_crashes import Recoveries
+from tests.oracle.clients_driver import JAVA_SOURCES, driver
+from tests.oracle.clients_faults import make_fault_session
+from tests.oracle.clients_generator import Maker, make_session
+from tests.oracle.clients_librdkafka import Session as Librdkafka
+from tests.oracle.clients_librdkafka_admin import AdminOperations
+from tests.oracle.clients_live import ClientDifference, carry_out, differences, shrunk, told
+from tests.oracle.clients_rules import normalised
+from tests.oracle.clients_session import KILL, WHOLE, ClientSession, Json, Operation
+from tests.oracle.planted import PLANTED
 
 
 def operations_of(client: str) -> set[str]:
@@ -140,15 +142,70 @@ def test_broken_brokers_are_noticed() -> None:
     assert differences(session, sound, again) == []
     for name, where in (
         ("committed metadata gets lost", "committed"),
-        ("the log start does not move", "list_offsets"),
+        ("ListOffsets is one too high", "list_offsets"),
     ):
         with PLANTED[name]():
             (broken,) = outcomes_of(session, "c-")
         assert where in [one.operation.name for one in differences(session, sound, broken)], name
 
 
-def test_what_is_known_to_differ_is_passed_over() -> None:
-    session = ClientSession(1, "java", (Operation("s1", "describe_groups", {}),))
-    kafka, here, other = ({"s1": {"~g1": {"epoch": epoch}}} for epoch in (3, 2, 1))
-    assert differences(session, kafka, here) == []
-    assert differences(session, kafka, other) != []
+def test_what_is_meant_to_differ_is_passed_over() -> None:
+    session = ClientSession(1, "java", (Operation("s1", "describe_configs", {}),))
+    rows = [
+        {"s1": {"TOPIC ~t1": {"min.insync.replicas": {"source": source, "value": value}}}}
+        for source, value in (
+            ("DYNAMIC_DEFAULT_BROKER_CONFIG", "1"),
+            ("STATIC_BROKER_CONFIG", "1"),
+            ("x", "2"),
+        )
+    ]
+    assert differences(session, rows[0], rows[1]) == []
+    assert [one.path for one in differences(session, rows[0], rows[2])] != []
+
+
+@pytest.mark.parametrize("client", ["java", "librdkafka"])
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_brokers_are_killed_once_in_a_session_with_faults(client: str, brokers: int) -> None:
+    known = operations_of(client) | {KILL, WHOLE}
+    victims = set()
+    for seed in range(30):
+        session = make_fault_session(seed, client, brokers)
+        names = [one.name for one in session.operations]
+        assert set(names) <= known and session.kills
+        assert names.count(KILL) == names.count(WHOLE) == 1 and names.index(KILL) < names.index(WHOLE)
+        assert any(one.goes_on for one in session.operations[names.index(KILL) :])
+        victims |= {one.fields["who"] for one in session.operations if one.name == KILL}
+    assert victims == {"leader", "group coordinator", "transaction coordinator", "all brokers"}
+
+
+def test_what_follows_from_elections_is_compared_only_without_kills() -> None:
+    described = Operation("s1", "describe_topics", {})
+    calm = ClientSession(1, "java", (described,))
+    killed = ClientSession(1, "java", (described, Operation("s2", KILL, {"who": "leader"})))
+    sides = [
+        {"s1": {"~t1": {"leader": leader, "in_sync": in_sync, "replicas": [1, 2]}}}
+        for leader, in_sync in ((1, [1, 2]), (2, [2, 1]))
+    ]
+    for session, count in ((calm, 3), (killed, 0)):
+        kafka, here = (normalised(session, "run-", side) for side in sides)
+        assert len(differences(session, kafka, here)) == count
+
+
+def test_how_long_clients_took_is_told_side_by_side() -> None:
+    recoveries = Recoveries()
+    recoveries.add("java", "Kafka", [("producer", 4.0, 1.0), ("producer", 6.0, 2.0)])
+    recoveries.add("java", "Tidelog", [("producer", 1.0, 0.5)])
+    *_, last = recoveries.table().splitlines()
+    assert last == "| java: producer | 5.0/6.0 | 1.0/1.0 | 1.5/2.0 | 0.5/0.5 | 2 |"
+
+
+@pytest.mark.timeout(120)
+def test_a_client_goes_on_after_its_broker_was_killed() -> None:
+    session = make_fault_session(3, "librdkafka")
+    with systems.tidelog(killable=True) as here, driver("librdkafka", here) as held:
+        run = carry_out(session, held, here, "a-")
+    flushed = next(run.outcomes[one.label] for one in session.operations if one.name == "flush")
+    assert flushed["outcome"] == "done"
+    assert [one["offset"] for one in flushed["sent"]] == list(range(1, 25))
+    ((what, since_kill, since_open),) = run.recoveries
+    assert what == "producer with batches in flight, leader" and since_kill > since_open >= 0

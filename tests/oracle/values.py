@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from oracle import batches
-from oracle.session import Json
+from tests.oracle import batches
+from tests.oracle.session import Json
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
