@@ -64,7 +64,7 @@ def admin(bootstrap: str) -> Any:
 
 @pytest.fixture
 def make_topic(admin: Any) -> Callable[..., str]:
-    from confluent_kafka.admin import NewTopic
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     def make(partitions: int = 1, prefix: str = "spark") -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
@@ -92,7 +92,7 @@ def fill(bootstrap: str) -> Callable[..., None]:
                 text,
                 partition=number % partitions,
                 timestamp=1_000_000 + number,
-                headers=headers,
+                headers=headers,  # type: ignore[arg-type]
             )
             if number % 500 == 0:
                 producer.poll(0)

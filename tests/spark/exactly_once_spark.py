@@ -1,8 +1,8 @@
 """Topic → Spark → topic under faults: does every record come out once?
 
-    python tests/spark/exactly_once_spark.py run --records 1000000 --seed 7
-    python tests/spark/exactly_once_spark.py run --runs 10 --contrast-records 1000000
-    python tests/spark/exactly_once_spark.py run --standalone --records 200000 --executor-kills 1
+    python -m tests.spark.exactly_once_spark run --records 1000000 --seed 7
+    python -m tests.spark.exactly_once_spark run --runs 10 --contrast-records 1000000
+    python -m tests.spark.exactly_once_spark run --standalone --records 200000 --executor-kills 1
 
 Three brokers, three replicas. The query is a process of its own (`drive`), started again from its checkpoint
 until it has read everything. Faults, all from one seed, at moments that are chosen as shares of the output:
@@ -13,6 +13,7 @@ until it has read everything. Faults, all from one seed, at moments that are cho
   behind that go on writing for a while (`--driver-kills`). It may wait for a phase that is seen from outside,
   in the offsets of the commit log: a decision being written, or decided but not all ended;
 - SIGKILL of a broker, which comes back some seconds later (`--broker-kills`);
+- tasks that take longer than transactions may last (`--transaction-timeout-ms`, `--task-seconds`);
 - with `--standalone`, on one master and two workers: SIGKILL of an executor (`--executor-kills`).
 
 The judge reads the output with read_committed and compares it with the input: numbers that are missing,
@@ -39,9 +40,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from spark_driver import Driver, Moment, Watch, kill_one, settings_of
-from spark_standalone import SparkStandalone
 
+from tests.spark.spark_driver import Driver, Moment, Watch, kill_one, settings_of
+from tests.spark.spark_standalone import SparkStandalone
+from tests.support.child_programs import program
 from tidelog.client.cluster import LATEST, Cluster
 from tidelog.client.partition_reader import PartitionReader
 from tidelog.client.produce_requests import BatchToSend
@@ -161,6 +163,24 @@ def failing_tasks(probability: float, seed: int) -> Any:
     return step
 
 
+def slow_tasks(seconds: float) -> Any:
+    """A step that hands rows on piece by piece, for so many seconds in every other task."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            if batch.num_rows and context.partitionId() % 2:
+                time.sleep(min(1.0, seconds / 10))
+            yield batch
+        if context.partitionId() % 2:
+            time.sleep(seconds)
+
+    return step
+
+
 def drive(arguments: argparse.Namespace) -> None:
     """The driver process: copy until everything that was there at the start is copied."""
     # Workers run the same Python, whether or not its environment is activated.
@@ -193,11 +213,14 @@ def drive(arguments: argparse.Namespace) -> None:
     if arguments.task_failures:
         step = failing_tasks(arguments.task_failures, arguments.seed)
         source = source.mapInArrow(step, source.schema)
+    if arguments.task_seconds:
+        source = source.mapInArrow(slow_tasks(arguments.task_seconds), source.schema)
     query = (
         source.writeStream.format("tidelog")
         .option("kafka.bootstrap.servers", arguments.bootstrap)
         .option("topic", OUTPUT)
         .option("delivery", arguments.delivery)
+        .option("kafka.transaction.timeout.ms", str(arguments.transaction_timeout_ms))
         .option("checkpointLocation", arguments.checkpoint)
         .trigger(availableNow=True)
         .start()
@@ -332,10 +355,12 @@ def run(arguments: argparse.Namespace, seed: int, delivery: str, records: int) -
         fill(cluster.bootstrap, records)
         log = Path(arguments.log or f"{folder}/driver.log")
         command = [
-            *(sys.executable, __file__, "drive", "--bootstrap", cluster.bootstrap),
+            *(*program("tests.spark.exactly_once_spark"), "drive", "--bootstrap", cluster.bootstrap),
             *("--checkpoint", f"{folder}/checkpoint", "--delivery", delivery),
             *("--records-per-batch", str(arguments.records_per_batch), "--seed", str(seed)),
             *("--task-failures", str(arguments.task_failures)),
+            *("--task-seconds", str(arguments.task_seconds)),
+            *("--transaction-timeout-ms", str(arguments.transaction_timeout_ms)),
         ]
         if standalone is not None:
             command += ["--master", standalone.url, "--spark-settings", json.dumps(standalone.settings)]
@@ -392,6 +417,8 @@ def main() -> int:
     parser.add_argument("--worker-kills", type=int, default=2)
     parser.add_argument("--executor-kills", type=int, default=0)
     parser.add_argument("--task-failures", type=float, default=0.15)
+    parser.add_argument("--task-seconds", type=float, default=0.0)
+    parser.add_argument("--transaction-timeout-ms", type=int, default=900_000)
     parser.add_argument("--standalone", action="store_true")
     parser.add_argument("--log", help="keep the driver's output here")
     parser.add_argument("--delivery", default=EXACTLY_ONCE, help="of drive")

@@ -111,9 +111,9 @@ class PostgresServer:
     def execute(self, statement: str, *values: Any) -> None:
         """Run something and commit it."""
         with psycopg.connect(self.url) as connection:
-            connection.execute(statement, values or None)  # type: ignore[call-overload]
+            connection.execute(statement, values or None)
 
     def rows(self, query: str) -> list[Any]:
         """All rows of a query."""
         with psycopg.connect(self.url) as connection:
-            return connection.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
+            return connection.execute(query).fetchall()

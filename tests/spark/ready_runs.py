@@ -1,6 +1,6 @@
 """Running ready pipelines in tests: in the session of the test, or in a driver process that can be killed.
 
-    python tests/spark/ready_runs.py DEFINITIONS.json
+    python -m tests.spark.ready_runs DEFINITIONS.json
 
 runs all pipelines of a file in one session until they have done what is there. A definition is
 `{"name", "kind", "options", "bootstrap", "checkpoint", "dead_letters"}`.
@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Producer,
+    TopicPartition,
+)
 
 from tidelog.pipelines.pipeline_options import check_options
 from tidelog.pipelines.ready import ready_pipeline
@@ -141,6 +147,13 @@ def received(bootstrap: str, topic: str) -> list[Any]:
             found.append(message)
     consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def committed(admin: Any, group: str, topic: str, partitions: int) -> list[int]:
+    """As an unmodified admin client sees it."""
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p) for p in range(partitions)])
+    found = admin.list_consumer_group_offsets([asked])[group].result(60)
+    return [row.offset for row in found.topic_partitions]
 
 
 def values(bootstrap: str, topic: str) -> list[Any]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 
 import pyspark
-from spark_driver import command_of, descendants
 
+from tests.spark.spark_driver import command_of, descendants
 from tidelog.pipelines.executor_archive import build, driver_environment, spark_settings
 from tidelog.testing.ports import ReservedPort
 

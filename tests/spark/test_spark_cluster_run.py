@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from ready_runs import values
-from spark_standalone import SparkStandalone
+
+from tests.spark.ready_runs import values
+from tests.spark.spark_standalone import SparkStandalone
 
 COUNT = 400
 RUN_SECONDS_MAX = 400.0

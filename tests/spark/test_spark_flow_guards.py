@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_spark_flows import SECONDS_MAX, make_out, order, produce, records
-from test_spark_source import committed
 
+from tests.spark.ready_runs import committed
+from tests.spark.test_spark_flows import SECONDS_MAX, make_out, order, produce, records
 from tidelog.pipelines.definition import read_definition
 from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.planning import start as start_plan

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
-from pipeline_process import kill, run_to_end, run_with_kills, start, wait_for
-from test_spark_ready_records import read_back
 
-from tidelog.client import dead_letter_headers as names
-from tidelog.client.dead_letter_headers import read_headers
+from tests.spark.pipeline_process import kill, run_to_end, run_with_kills, start, wait_for
+from tests.spark.test_spark_ready_records import read_back
+from tidelog.admin import dead_letter_headers as names
+from tidelog.admin.dead_letter_headers import read_headers
+from tidelog.client.faults import BadOption
 from tidelog.pipelines.definition import read_definition
 from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.planning import start as start_plan
@@ -118,7 +119,7 @@ def test_what_fails_goes_to_the_dead_letters_and_the_rest_goes_on(
 
 
 def make_out(bootstrap: str, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
@@ -139,11 +140,9 @@ def test_without_a_dead_letter_topic_a_record_that_fails_stops_the_flow(
 def test_a_step_that_keeps_state_must_say_so_and_then_does(
     spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    from tidelog.client.faults import BadOption
-
     topic, dead = make_topic(1), make_topic(1)
     make_out(bootstrap, f"{topic}-out")
-    produce(bootstrap, topic, [order(number) for number in range(20)] + [b"broken"])
+    produce(bootstrap, topic, [order(number) for number in range(20)] + [b"broken"])  # type: ignore[arg-type]
     content = flow(bootstrap, topic, tmp_path, dead)
     step = {"name": "totals", "sql": "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer"}
     content["sinks"] = [
@@ -234,3 +233,70 @@ def test_status_and_stop_from_another_terminal(
     produce(bootstrap, topic, [b"%d" % n for n in range(100, 150)])
     run_to_end({**content, "trigger": "available_now"}, tmp_path)
     assert sorted(int(row[1]) for row in records(bootstrap, f"{topic}-out")) == list(range(150))
+
+
+def windowed(bootstrap: str, topic: str, folder: Path) -> dict[str, Any]:
+    return {
+        "name": f"windows-{topic}",
+        "bootstrap": bootstrap,
+        "trigger": "available_now",
+        "checkpoint": str(folder / "checkpoint"),
+        "sources": {
+            "orders": {
+                "topic": topic,
+                "decode": "json",
+                "schema": "customer STRING, amount INT, at TIMESTAMP",
+                "watermark": "at 1 minute",
+            }
+        },
+        "steps": [
+            {
+                "name": "sums",
+                "sql": "SELECT window.start AS start, customer, sum(amount) AS amount FROM orders"
+                " GROUP BY window(at, '1 minute'), customer",
+            }
+        ],
+        "sinks": [{"format": "parquet", "path": str(folder / "files")}],
+    }
+
+
+def test_files_of_a_flow_with_state_are_exact_for_every_reader_and_rows_dropped_are_counted(
+    spark: "SparkSession", bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """The driver dies when a batch is in its files, before Spark knows; the reader is not Spark."""
+    topic = make_topic(1)
+    minutes = ["10:00", "10:01", "10:02", "10:30"]
+
+    def run() -> Any:
+        content = windowed(bootstrap, topic, tmp_path)
+        (work,) = start_plan(spark, make_plan(read_definition(content, stem="windows")))
+        wait_for_all([work], SECONDS_MAX)
+        return work.progress()
+
+    def rows() -> list[tuple[str, int]]:
+        files = [path for path in (tmp_path / "files").rglob("*.parquet") if "_tidelog" not in path.parts]
+        found = [row for path in files for row in pq.read_table(path).to_pylist()]
+        return sorted((row["customer"], row["amount"]) for row in found)
+
+    produce(
+        bootstrap, topic, [order(number, at=f"2026-01-01T{m}:00Z") for m in minutes for number in range(5)]
+    )
+    assert run().rows_dropped == 0
+    assert rows() == sorted((f"c{n}", n) for _ in minutes[:-1] for n in range(5))
+    commits = next((tmp_path / "checkpoint").rglob("commits"))
+    last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    # what Spark's own sink would have written last
+    for path in (tmp_path / "files" / "_spark_metadata").glob(f"*{last.name}*"):
+        path.unlink()
+    produce(bootstrap, topic, [order(number, at="2026-01-01T10:00:30Z") for number in range(3)])
+    assert run().rows_dropped == 3, "their windows are closed"
+    assert rows() == sorted((f"c{n}", n) for _ in minutes[:-1] for n in range(5))
+
+
+def test_files_take_rows_once(bootstrap: str, tmp_path: Path) -> None:
+    content = windowed(bootstrap, "any", tmp_path)
+    content["sinks"] = [{**content["sinks"][0], "output_mode": "update"}]
+    with pytest.raises(BadOption, match="output_mode is append"):
+        make_plan(read_definition(content, stem="windows"))

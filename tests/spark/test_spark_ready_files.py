@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ready_runs import definition, received, run_ready, send, values, wait_for
 
+from tests.spark.ready_runs import definition, received, run_ready, send, values, wait_for
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.definition import read_definition
 from tidelog.pipelines.planning import make_plan

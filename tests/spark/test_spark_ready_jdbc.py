@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from postgres_server import PostgresServer
-from ready_runs import definition, received, run_ready, send, start_ready, values, wait_for
 
+from tests.spark.postgres_server import PostgresServer
+from tests.spark.ready_runs import definition, received, run_ready, send, start_ready, values, wait_for
 from tidelog.client.faults import ClientFault
 from tidelog.pipelines.ready import jdbc_sink
 
@@ -248,3 +248,22 @@ def test_what_a_database_refuses_is_told_without_a_password(
     with pytest.raises(ClientFault, match="permission denied for schema public") as refused:
         start_ready(spark, given)
     assert "reader@127.0.0.1" in str(refused.value) and "sesame" not in str(refused.value)
+
+
+def test_a_batch_is_read_once(
+    spark: Any, bootstrap: str, make_topic: MakeTopic, server: PostgresServer, tmp_path: Path
+) -> None:
+    """Spark counts what it reads. Without dead letters a record that is no row is told, with its place."""
+    topic = make_topic(1)
+    server.execute("CREATE TABLE read_once (id bigint PRIMARY KEY)")
+    given = definition(bootstrap, tmp_path, "jdbc-sink", topic=topic, url=server.url, table="read_once")
+    send(bootstrap, topic, [{"value": {"id": number}} for number in range(400)])
+    (work,) = run_ready(spark, given)
+    assert work.progress().rows == 400
+    assert server.rows("SELECT count(*) FROM read_once") == [(400,)]
+    send(bootstrap, topic, [{"value": {"id": 400}}, {"value": "no JSON"}, {"value": {"id": 401}}])
+    with pytest.raises(
+        RuntimeError, match=f"{topic}-0@401: the value is not a JSON object; set dead_letters"
+    ):
+        run_ready(spark, given)
+    assert server.rows("SELECT count(*) FROM read_once") == [(400,)]

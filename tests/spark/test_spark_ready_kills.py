@@ -7,7 +7,6 @@ middle of its small batches. The last driver may go to its end.
 
 import json
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -16,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres_server import PostgresServer
-from ready_runs import definition, join_options, send, values
-from spark_driver import Driver
+
+from tests.spark.postgres_server import PostgresServer
+from tests.spark.ready_runs import definition, join_options, send, values
+from tests.spark.spark_driver import Driver
+from tests.support.child_programs import environment, program
 
 MakeTopic = Callable[..., str]
-RUNS = Path(__file__).with_name("ready_runs.py")
+RUNS = "tests.spark.ready_runs"
 RECORDS = 3_000
 #: the last batch has a part of each partition, so that the record of the end, which closes windows, is in it
 PER_BATCH = {"maxOffsetsPerTrigger": "260"}
@@ -83,7 +84,7 @@ class Scene:
     def _start(self, definitions: list[dict[str, Any]]) -> Driver:
         file = self.folder / "definitions.json"
         file.write_text(json.dumps(definitions))
-        return Driver([sys.executable, str(RUNS), str(file)], self.folder / "driver.log")
+        return Driver([*program(RUNS), str(file)], self.folder / "driver.log", environment())
 
 
 def batches_begun(given: dict[str, Any]) -> int:

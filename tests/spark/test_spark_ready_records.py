@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
-from pipeline_process import run_with_kills
-from ready_runs import definition, received, run_ready
+
+from tests.spark.pipeline_process import run_with_kills
+from tests.spark.ready_runs import definition, received, run_ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

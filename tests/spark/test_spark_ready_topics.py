@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ready_runs import definition, join_options, received, run_ready, send, values
+
+from tests.spark.ready_runs import definition, join_options, received, run_ready, send, values
 
 MakeTopic = Callable[..., str]
 ORDERS: dict[str, Any] = {

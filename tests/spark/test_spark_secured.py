@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from ready_runs import received, send
 
+from tests.spark.ready_runs import received, send
 from tidelog.security.certificates import Authority, write_secret
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.ports import ReservedPort

@@ -9,6 +9,7 @@ import pytest
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.cluster import Cluster
 from tidelog.client.transactional_writer import open_transactions
+from tidelog.pipelines.foreach_batch import to_topic
 
 #: sink_options has it, which needs Spark
 DEFAULT_PREFIX = "tidelog-spark-"
@@ -159,3 +160,72 @@ def test_a_query_that_is_stopped_and_started_again(
     fill(source, range(900, 1_200), 3)
     run()
     assert numbers_of(spark, bootstrap, target) == list(range(1_200))
+
+
+def totals_of(spark: Any, bootstrap: str, source: str) -> Any:
+    return (
+        spark.readStream.format("tidelog")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .load()
+        .groupBy("key")
+        .count()
+        .selectExpr("CAST(key AS STRING) AS key", "CAST(count AS STRING) AS value")
+    )
+
+
+def test_output_mode_update_through_foreach_batch(
+    spark: Any, bootstrap: str, make_topic: Callable[..., str], fill: Callable[..., None], tmp_path: Path
+) -> None:
+    """Exactly once, also when the driver dies between the sink's commit and Spark's."""
+    source, target = make_topic(1), make_topic(1)
+    write = to_topic({"kafka.bootstrap.servers": bootstrap, "topic": target})
+
+    def run() -> list[tuple[str, str]]:
+        writer = totals_of(spark, bootstrap, source).writeStream.outputMode("update").foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(SECONDS_MAX)
+        return sorted(
+            (bytes(row.key).decode(), bytes(row.value).decode()) for row in rows_of(spark, bootstrap, target)
+        )
+
+    fill(source, range(5))
+    assert run() == [(str(number), "1") for number in range(5)]
+    for path in (tmp_path / "checkpoint" / "commits").iterdir():
+        if path.name.strip(".").startswith("0"):
+            path.unlink()
+    assert run() == [(str(number), "1") for number in range(5)]
+    fill(source, range(2))
+    assert run() == sorted([*((str(n), "1") for n in range(5)), ("0", "2"), ("1", "2")])
+
+
+def test_where_spark_asks_for_another_mode_it_says_so(
+    spark: Any, bootstrap: str, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Nothing of the sink is asked: the words are Spark's, or the sink's where it is asked."""
+    topic = make_topic(1)
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+    with pytest.raises(Exception, match=r"use either the .Append. or .Overwrite. mode"):
+        numbers(spark, 1).write.format("tidelog").options(**options).save()
+    with pytest.raises(Exception, match=r'write \.mode\("append"\)'):
+        numbers(spark, 1).write.format("tidelog").options(**options).mode("overwrite").save()
+    assert rows_of(spark, bootstrap, topic) == []
+    writer = totals_of(spark, bootstrap, topic).writeStream.format("tidelog").options(**options)
+    with pytest.raises(Exception, match="does not support Update mode"):
+        writer.outputMode("update").option("checkpointLocation", str(tmp_path)).start().awaitTermination(
+            SECONDS_MAX
+        )
+
+
+def test_output_mode_complete_writes_the_whole_result(
+    spark: Any, bootstrap: str, make_topic: Callable[..., str], fill: Callable[..., None], tmp_path: Path
+) -> None:
+    source, target = make_topic(1), make_topic(1)
+    for expected in (3, 6):
+        fill(source, range(3))
+        writer = totals_of(spark, bootstrap, source).writeStream.outputMode("complete").format("tidelog")
+        writer = writer.options(**{"kafka.bootstrap.servers": bootstrap, "topic": target})
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        assert writer.start().awaitTermination(SECONDS_MAX)
+        assert len(rows_of(spark, bootstrap, target)) == expected

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.spark.ready_runs import committed
 from tidelog.cli.main import tidelog
 from tidelog.pipelines.source import TidelogStreamReader
 from tidelog.pipelines.source_options import SourceOptions
+from tidelog.pipelines.spark_versions import ReadAllAvailable
 
 SECONDS_MAX = 100
 MakeTopic = Callable[..., str]
@@ -70,13 +71,6 @@ def wait_until(condition: Callable[[], bool], query: Any = None) -> None:
         assert time.monotonic() < deadline
         assert query is None or query.isActive, query.exception()
         time.sleep(0.1)
-
-
-def committed(admin: Any, group: str, topic: str, partitions: int) -> list[int]:
-    """As an unmodified admin client sees it."""
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, p) for p in range(partitions)])
-    found = admin.list_consumer_group_offsets([asked])[group].result(SECONDS_MAX)
-    return [row.offset for row in found.topic_partitions]
 
 
 def lag_seen(admin: Any, group: str, topic: str, partitions: int) -> int:

@@ -10,7 +10,6 @@ Spark serves many.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.data_loss import report_loss
 from tidelog.pipelines.offset_planning import OffsetRange
 from tidelog.pipelines.record_columns import AbortedTransaction, RecordColumns, decode
+from tidelog.pipelines.shared_clusters import cluster_of
 from tidelog.records.batch import BatchHeader, iterate_headers
 
 #: records that become one Arrow batch: at most, and while their size is not known
@@ -63,12 +63,6 @@ class Columns(NamedTuple):
         if self.leader_epoch:
             fields.append(("leaderEpoch", pa.int32()))
         return pa.schema(fields)
-
-
-@cache
-def cluster_of(settings: ClientSettings) -> Cluster:
-    """The cluster of these settings, the same for all tasks that run in this process."""
-    return Cluster(settings)
 
 
 def read_range(

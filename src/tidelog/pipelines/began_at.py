@@ -27,7 +27,7 @@ from tidelog.pipelines.source_options import (
     OFFSETS_STRATEGY,
     STARTING,
     TIMESTAMP_STRATEGY,
-    Position,
+    ReadBoundary,
     SourceOptions,
 )
 
@@ -65,7 +65,7 @@ def with_noted_start(
     return {**kept, "startingOffsets": noted, OFFSETS_STRATEGY: EARLIEST_TEXT}
 
 
-def _moves(position: Position) -> bool:
+def _moves(position: ReadBoundary) -> bool:
     """Whether the same words can mean another place later, other than by retention."""
     if position.offsets is not None:
         return LATEST in position.offsets.values()

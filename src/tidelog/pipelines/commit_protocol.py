@@ -5,8 +5,13 @@ a generator that yields what has to be asked of the cluster and is sent the answ
 
     claim ──► read the commit log ──► settle an earlier decision ──► is this batch decided already?
       yes ──► abort what this try wrote ──► sweep
-      no  ──► write the decision ──► are all transactions still open? ──► commit the decision
-              ──► end them ──► mark done ──► sweep
+      no  ──► are the records of transactions that are open no more in the log? ──► decide
+              ──► end those that are open ──► publish the others ──► mark done ──► sweep
+
+A batch may take longer than a transaction may last. An attempt that writes for long aborts what it has
+written, again and again (it is *held*), and the cluster aborts what others left open for too long. The
+records stay in the log, where no reader sees them, and the decision says where. *To publish* is to write them
+again, so many at a time, each time in a transaction of the driver's that also notes how far it came.
 
 `abandon` is for a batch job whose name nobody else has, when its write or its commit has failed.
 
@@ -17,18 +22,22 @@ What makes it safe:
 - Who claims the query's driver id gets a new epoch of it, and nobody with an earlier one can decide any more.
 - So what is read after the claim is all that will ever be decided by others, until the next claim.
 - A batch is decided at most once, and its transactions are ended only on the word of the decision.
+- A transaction that cannot be committed was aborted, and stays so: it is published, the others never are.
+- Records and the note how far publishing came are one transaction of the newest claim: nothing is published
+  twice, whoever goes on.
 - Once a batch is decided, whatever was opened for it or an earlier one and is not in the decision is rubbish,
   for ever: anybody may abort it at any time, and `sweep` does. The name of a transaction tells its batch.
 """
 
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 COMMIT_LOG_TOPIC = "__tidelog_spark_commits"
-DECISION_VERSION = 1
+#: without and with the records' places
+_DECISION_VERSIONS = (1, 2)
 NOTHING_DONE = -1
 _SEPARATOR = "."
 
@@ -49,55 +58,108 @@ class Driver(NamedTuple):
     producer_epoch: int
 
 
-class Outcome(Enum):
+class EndTxnOutcome(Enum):
     """What EndTxn came to."""
 
     ENDED = "ended"
+    #: it was ended the other way before, and stays so
     LOST = "lost"
+    #: the cluster does not know it any more, so nobody can say how it ended
+    FORGOTTEN = "forgotten"
+
+
+class Span(NamedTuple):
+    """Offsets of a partition between which a batch has written."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Where the records of a batch are in the log, whatever became of their transactions."""
+
+    spans: tuple[Span, ...]
+    #: how many each attempt wrote, by its producer id, which nobody else has
+    counts: Mapping[int, int]
+
+    def count_of(self, transactions: Iterable[Transaction]) -> int:
+        return sum(self.counts.get(transaction.producer_id, 0) for transaction in transactions)
+
+
+class PublishPosition(NamedTuple):
+    """How far publishing came."""
+
+    #: the number of the span, and the next offset in it
+    span: int
+    offset: int
+    #: how many records were published
+    records: int
+    is_end: bool = False
+
+
+START = PublishPosition(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """These transactions are the batch; they will be committed, whoever does it."""
+    """These transactions are the batch; they will be committed or published, whoever does it."""
 
     query: str
     batch_id: int
     transactions: tuple[Transaction, ...]
+    #: aborted by the attempts themselves: they can only be published
+    held: tuple[Transaction, ...] = ()
+    #: None from a version that could not publish
+    records: Records | None = None
 
     def to_json(self) -> bytes:
         """The value of the decision's record; names share their beginning, so it is left out."""
         prefix = transaction_prefix(self.query)
-        rows = [
-            [_without_prefix(transaction.transactional_id, prefix), *transaction[1:]]
-            for transaction in self.transactions
-        ]
-        document = {
-            "version": DECISION_VERSION,
+        counts = {} if self.records is None else self.records.counts
+
+        def row(transaction: Transaction) -> list[Any]:
+            name, producer_id, epoch = transaction
+            found = [_without_prefix(name, prefix), producer_id, epoch]
+            return found if self.records is None else [*found, counts.get(producer_id, 0)]
+
+        document: dict[str, Any] = {
+            "version": 1 if self.records is None else 2,
             "query": self.query,
             "batch": self.batch_id,
-            "transactions": rows,
+            "transactions": list(map(row, self.transactions)),
         }
+        if self.records is not None:
+            document |= {"held": list(map(row, self.held)), "spans": self.records.spans}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "Decision":
         """Raises ValueError for what another version may have written."""
         document: dict[str, Any] = json.loads(data)
-        if document.get("version") != DECISION_VERSION:
+        if document.get("version") not in _DECISION_VERSIONS:
             raise ValueError(f"a commit record of version {document.get('version')} is not understood here")
         prefix = transaction_prefix(document["query"])
-        transactions = tuple(
-            Transaction(prefix + name, producer_id, epoch)
-            for name, producer_id, epoch in document["transactions"]
+        rows = {name: document.get(name, []) for name in ("transactions", "held")}
+        transactions, held = (
+            tuple(Transaction(prefix + row[0], row[1], row[2]) for row in some) for some in rows.values()
         )
-        return cls(document["query"], int(document["batch"]), transactions)
+        records = None
+        if document["version"] > 1:
+            counts = {row[1]: row[3] for some in rows.values() for row in some}
+            records = Records(tuple(Span(*span) for span in document["spans"]), counts)
+        return cls(document["query"], int(document["batch"]), transactions, held, records)
 
 
 class CommitLog(NamedTuple):
-    """The newest decision of a query, and the newest batch whose transactions are all ended."""
+    """The newest decision of a query, how far it was published, and the newest batch that is all visible."""
 
     decision: Decision | None
     done_batch_id: int = NOTHING_DONE
+    #: of the decision's batch
+    published: PublishPosition = START
 
     @property
     def decided_batch_id(self) -> int:
@@ -127,11 +189,17 @@ class ReadCommitLog:
 
 @dataclass(frozen=True, slots=True)
 class StillOpen:
-    """Answered with those of the transactions that are open under these very epochs, and will be for longer
-    than the driver's own transaction can.
-    """
+    """Answered with those of the transactions that are open under these very epochs."""
 
     transactions: tuple[Transaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIsMissing:
+    """Answered with words if some records of these transactions are not in the log, else with None."""
+
+    transactions: tuple[Transaction, ...]
+    records: Records | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +218,21 @@ class CommitDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class DropDecision:
-    """Abort the driver's transaction; answered with None, whatever came of it."""
+class PublishSome:
+    """In a transaction of the driver's, write some records of these transactions again, and how far that is.
+
+    Answered with that `PublishPosition`, or None if this driver may not do so any more.
+    """
+
+    driver: Driver
+    decision: Decision
+    transactions: tuple[Transaction, ...]
+    position: PublishPosition
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSome:
+    """Commit that transaction. Answered with whether this driver may still do so."""
 
     driver: Driver
 
@@ -183,35 +264,45 @@ Request = (
     Claim
     | ReadCommitLog
     | StillOpen
+    | WhatIsMissing
     | WriteDecision
     | CommitDecision
-    | DropDecision
+    | PublishSome
+    | CommitSome
     | End
     | MarkDone
     | ListOpen
 )
-Steps = Generator[Request, Any, "Committed"]
+Steps = Generator[Request, Any, "CommittedBatch"]
 
 
-class Committed(NamedTuple):
+class CommittedBatch(NamedTuple):
     """How a commit went well."""
 
     batch_id: int
     transactions: int
     was_decided_before: bool
     swept: int
+    #: records that were written again because their transactions could not last so long
+    published: int = 0
 
 
 class FencedDriver(Exception):
-    """Another driver of the same query has taken over: this one must not go on."""
+    """Another driver of the same query has taken over: this one must not go on.
+
+    Or its own short transaction timed out; the next start finds out what came of it.
+    """
 
 
 class BatchTooOld(Exception):
-    """A transaction of the batch was ended before the batch was decided; nothing of it is visible."""
+    """Transactions were ended before the batch was decided, and the log does not have their records any more.
+
+    Nothing of the batch is visible, and nothing of it is left open.
+    """
 
 
 class LostTransactions(Exception):
-    """A decided transaction was aborted by the cluster before it could be committed: records are missing."""
+    """A decided transaction was aborted, and its records are not in the log any more: they are missing."""
 
     def __init__(self, batch_id: int, transactions: Sequence[Transaction]) -> None:
         self.batch_id = batch_id
@@ -219,8 +310,9 @@ class LostTransactions(Exception):
         names = ", ".join(transaction.transactional_id for transaction in self.transactions[:3])
         super().__init__(
             f"batch {batch_id} was decided, but {len(self.transactions)} of its transactions were aborted by"
-            f" the cluster before they could be committed ({names}): their records are missing from the"
-            " output. The driver was away for longer than transaction.timeout.ms; see docs/pipelines-sink.md"
+            f" the cluster before they could be committed ({names}), and their records are not all in the log"
+            " any more: they are missing from the output. The driver was away for longer than the topic"
+            " keeps what was aborted; see docs/pipelines-sink.md"
         )
 
 
@@ -267,54 +359,48 @@ def _without_prefix(text: str, prefix: str) -> str:
 # ---------------------------------------------------------------- the driver
 
 
-def commit(query: str, batch_id: int, written: Iterable[Transaction]) -> Steps:
+def commit(
+    query: str,
+    batch_id: int,
+    written: Iterable[Transaction],
+    held: Iterable[Transaction] = (),
+    records: Records | None = None,
+) -> Steps:
     """Make what the tasks of a batch wrote visible, once; raises FencedDriver, BatchTooOld, LostTransactions.
 
-    After FencedDriver and BatchTooOld nothing of the batch is visible on this driver's account. Any other end
-    (the driver dies, the cluster cannot be reached) leaves everything to the next `commit` of the query.
+    `written` was open when its tasks reported, `held` was aborted by them; `records` says where all of it is.
+
+    After BatchTooOld nothing of the batch is visible or open. After FencedDriver nothing more of it becomes
+    visible on this driver's account. Any other end (the driver dies, the cluster cannot be reached) leaves
+    everything to the next `commit` of the query.
     """
-    transactions = tuple(written)
+    decision = Decision(query, batch_id, tuple(written), tuple(held), records)
     driver: Driver = yield Claim(query)
     log: CommitLog = yield ReadCommitLog(query)
-    if log.decision is not None and not log.is_settled:
-        yield from _end_decided(log.decision)
+    yield from _settle(driver, log)
     if log.decided_batch_id >= batch_id:
         # A replay: what was decided then is in the output, and what this try wrote must not be.
         # Those of the decision itself are there when this very commit is tried again.
         assert log.decision is not None
-        unwanted = tuple(one for one in transactions if one not in log.decision.transactions)
+        unwanted = tuple(one for one in decision.transactions if one not in log.decision.transactions)
         if unwanted:
             yield End(unwanted, committed=False)
         swept = yield from _sweep(query, log.decided_batch_id)
-        return Committed(batch_id, 0, was_decided_before=True, swept=swept)
-    decision = Decision(query, batch_id, transactions)
+        return CommittedBatch(batch_id, 0, was_decided_before=True, swept=swept)
+    yield from _look(decision)
     is_ours: bool = yield WriteDecision(driver, decision)
     if is_ours:
-        # Within the driver's own, short transaction: were they open now but not when it is committed, then
-        # that would have timed out as well.
-        still_open: frozenset[Transaction] = frozenset((yield StillOpen(transactions)))
-        gone = [transaction for transaction in transactions if transaction not in still_open]
-        if gone:
-            yield DropDecision(driver)
-            yield End(tuple(still_open), committed=False)
-            raise BatchTooOld(
-                f"batch {batch_id}: {len(gone)} of {len(transactions)} transactions were ended before the"
-                f" batch was decided, {gone[0].transactional_id} for one: another driver runs, or the batch"
-                " takes too long for transaction.timeout.ms"
-            )
         is_ours = yield CommitDecision(driver)
     if not is_ours:
-        raise FencedDriver(
-            f"batch {batch_id} is not committed: another driver of {query} took over, or this one stood still"
-            " for too long. Only one may run; start it again"
-        )
-    yield from _end_decided(decision)
+        raise _fenced(query, batch_id)
+    published = yield from _settle(driver, CommitLog(decision))
     swept = yield from _sweep(query, batch_id)
-    return Committed(batch_id, len(transactions), was_decided_before=False, swept=swept)
+    count = len(decision.transactions) + len(decision.held)
+    return CommittedBatch(batch_id, count, was_decided_before=False, swept=swept, published=published)
 
 
 def abandon(query: str, batch_id: int, written: Iterable[Transaction], *, was_committing: bool) -> Steps:
-    """Give the batch up, or finish it if it was decided; raises LostTransactions.
+    """Give the batch up, or finish it if it was decided; raises LostTransactions, FencedDriver.
 
     `was_committing`: there was a `commit` that failed; without one nothing can be decided.
 
@@ -324,29 +410,73 @@ def abandon(query: str, batch_id: int, written: Iterable[Transaction], *, was_co
     transactions = tuple(written)
     log = CommitLog(None)
     if was_committing:
-        yield Claim(query)
+        driver: Driver = yield Claim(query)
         log = yield ReadCommitLog(query)
-    if log.decision is None:
-        if transactions:
-            yield End(transactions, committed=False)
-    elif not log.is_settled:
-        yield from _end_decided(log.decision)
+        yield from _settle(driver, log)
+    if log.decision is None and transactions:
+        yield End(transactions, committed=False)
     swept = yield from _sweep(query, batch_id)
     is_decided = log.decision is not None
-    return Committed(batch_id, 0, was_decided_before=is_decided, swept=swept)
+    return CommittedBatch(batch_id, 0, was_decided_before=is_decided, swept=swept)
 
 
-def _end_decided(decision: Decision) -> Generator[Request, Any, None]:
+def _look(decision: Decision) -> Generator[Request, Any, None]:
+    """Decide only what can be made visible: all that is open no more must be in the log. Or give up whole."""
+    still_open: Sequence[Transaction] = ()
     if decision.transactions:
-        outcomes: Sequence[Outcome] = yield End(decision.transactions, committed=True)
-        lost = [
-            transaction
-            for transaction, outcome in zip(decision.transactions, outcomes, strict=True)
-            if outcome is Outcome.LOST
-        ]
-        if lost:
-            raise LostTransactions(decision.batch_id, lost)
+        still_open = yield StillOpen(decision.transactions)
+    gone = tuple(one for one in decision.transactions if one not in frozenset(still_open))
+    if not gone and not decision.held:
+        return
+    missing: str | None = yield WhatIsMissing(gone + decision.held, decision.records)
+    if missing is not None:
+        yield End(decision.transactions, committed=False)
+        raise BatchTooOld(f"batch {decision.batch_id} is given up, nothing of it is visible: {missing}")
+
+
+def _fenced(query: str, batch_id: int) -> FencedDriver:
+    return FencedDriver(
+        f"batch {batch_id} is not committed: another driver of {query} took over, or this one stood still"
+        " for too long. Only one may run; start it again"
+    )
+
+
+def _settle(driver: Driver, log: CommitLog) -> Generator[Request, Any, int]:
+    """Make visible all that is decided; returns how many records had to be published."""
+    decision = log.decision
+    if decision is None or log.is_settled:
+        return 0
+    lost: list[Transaction] = []
+    if decision.transactions:
+        outcomes: Sequence[EndTxnOutcome] = yield End(decision.transactions, committed=True)
+        ended = list(zip(decision.transactions, outcomes, strict=True))
+        forgotten = [transaction for transaction, outcome in ended if outcome is EndTxnOutcome.FORGOTTEN]
+        if forgotten:
+            raise LostTransactions(decision.batch_id, forgotten)
+        lost = [transaction for transaction, outcome in ended if outcome is EndTxnOutcome.LOST]
+    unpublished = (*lost, *decision.held)
+    if unpublished:
+        yield from _publish(driver, decision, unpublished, log.published)
     yield MarkDone(decision.query, decision.batch_id)
+    return 0 if decision.records is None else decision.records.count_of(unpublished)
+
+
+def _publish(
+    driver: Driver, decision: Decision, transactions: tuple[Transaction, ...], position: PublishPosition
+) -> Generator[Request, Any, None]:
+    """Write the records of aborted transactions again, from a position on. All others are ended by now."""
+    if decision.records is None:
+        raise LostTransactions(decision.batch_id, transactions)
+    while not position.is_end:
+        reached: PublishPosition | None = yield PublishSome(driver, decision, transactions, position)
+        if reached is None:
+            raise _fenced(decision.query, decision.batch_id)
+        is_ours: bool = yield CommitSome(driver)
+        if not is_ours:
+            raise _fenced(decision.query, decision.batch_id)
+        position = reached
+    if position.records != decision.records.count_of(transactions):
+        raise LostTransactions(decision.batch_id, transactions)
 
 
 def _sweep(query: str, decided_batch_id: int) -> Generator[Request, Any, int]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from tidelog.pipelines.java import CannotRun
 from tidelog.pipelines.postgres import SettledRows, connect, identifier
+from tidelog.pipelines.spark_versions import HAS_ADMISSION_CONTROL, SupportsTriggerAvailableNow
 
 POLL_SECONDS = 0.5
 SETTLE_SECONDS_MAX = 60.0
@@ -42,7 +43,12 @@ class DatabaseRows(DataSource):
         return "key STRING, value STRING"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader of `spark.readStream`."""
+        """The reader of `spark.readStream`; raises CannotRun where Spark does not say where batches begin."""
+        if not HAS_ADMISSION_CONTROL:
+            raise CannotRun(
+                "jdbc-source needs Spark 4.2 or later: sources in Python are not told before that "
+                "where a batch begins"
+            )
         return DatabaseRowsReader(dict(self.options))
 
 
@@ -90,7 +96,7 @@ class DatabaseRowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._settled is not None
         self._stop_at = {"cursor": self._settled.settled}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: Any) -> Offset:  # noqa: N802
         """Where the next micro-batch ends."""
         if self._stop_at is not None:
             highest = self._stop_at["cursor"]

@@ -9,10 +9,11 @@ and in batch frames.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidelog.client import dead_letter_headers as names
+from tidelog.admin import dead_letter_headers as names
+from tidelog.pipelines.query_metrics import DEAD_LETTERS
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import batch_application, start_to_topic, write_to_topic
-from tidelog.pipelines.work import DEAD_LETTERS, Work
+from tidelog.pipelines.work import Work
 
 #: the record that a row was made of
 ORIGIN = "_origin"

@@ -7,6 +7,7 @@
     dead_letters: big-orders-dead
     master: local[*]
     spark: {spark.sql.shuffle.partitions: 4}
+    shared: true                         # the team sees, stops and takes it over from any machine
 
 and then either a ready pipeline
 
@@ -28,12 +29,13 @@ itself.
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.flow_parts import Sink, Source, Step, read_sinks, read_sources, read_steps
+from tidelog.pipelines.problems import Where, python_lines, yaml_lines
 from tidelog.pipelines.python_files import load_module
 from tidelog.pipelines.ready import ready_pipeline
 from tidelog.pipelines.run_settings import RunSettings, Trigger, TriggerKind, kafka_options
@@ -50,6 +52,7 @@ _NAMES = (
     "dead_letters",
     "master",
     "spark",
+    "shared",
     *_FLOW_NAMES,
 )
 YAML_ENDINGS = (".yaml", ".yml")
@@ -68,6 +71,8 @@ class Definition:
     sinks: tuple[Sink, ...] = ()
     #: the file it was read from
     origin: Path | None = None
+    #: the line of the file in which something stands
+    lines: Mapping[Where, int] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         return f"<Definition {self.run.name} {self.kind or 'flow'}>"
@@ -85,6 +90,7 @@ class Overrides:
     checkpoint: str | None = None
     dead_letters: str | None = None
     master: str | None = None
+    shared: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -153,8 +159,15 @@ def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSe
         checkpoint="" if checkpoint is None else _absolute(str(checkpoint)),
         dead_letters=None if dead_letters is None else str(dead_letters),
         master=over.master or str(given.get("master", "local[*]")),
+        shared=_flag("shared", given.get("shared", False) if over.shared is None else over.shared),
         spark={name: _spark_text(value) for name, value in _mapping(given, "spark").items()},
     )
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadOption(f"{name} is true or false, not {value!r}")
+    return value
 
 
 def _absolute(path: str) -> str:
@@ -171,20 +184,25 @@ def load_definition(path: Path, overrides: Overrides | None = None) -> Definitio
     if not path.exists():
         raise BadOption(f"there is no file {path}")
     try:
-        content = _yaml(path) if path.suffix in YAML_ENDINGS else _python(path)
-        return read_definition(content, overrides, stem=path.stem, origin=path.absolute())
+        is_yaml = path.suffix in YAML_ENDINGS
+        content = _yaml(path) if is_yaml else _python(path)
+        definition = read_definition(content, overrides, stem=path.stem, origin=path.absolute())
+        text = path.read_text(encoding="utf-8")
+        return replace(definition, lines=yaml_lines(text) if is_yaml else python_lines(text))
     except BadOption as fault:
         raise BadOption(f"{path}: {fault}") from fault
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:
+    """YAML 1.2: `on`, `no` and `1:30` are what is written, and a key that stands twice is a fault."""
     try:
-        import yaml
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
     except ModuleNotFoundError:
-        raise BadOption("YAML needs PyYAML: pip install 'tidelog[spark]'") from None
+        raise BadOption("YAML needs ruamel.yaml: pip install 'tidelog[spark]'") from None
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as fault:
+        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except YAMLError as fault:
         raise BadOption(f"this is not YAML: {' '.join(str(fault).split())}") from None
     if not isinstance(content, Mapping):
         raise BadOption("a pipeline is a mapping of names to values")

@@ -6,6 +6,7 @@ Spark, a query for each sink; there only what cannot be decoded, or breaks a rul
 dead letter.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,11 +23,16 @@ from tidelog.pipelines.dead_letters import (
     strict_rows,
 )
 from tidelog.pipelines.definition import Definition
+from tidelog.pipelines.flow_checks import flow_statements, flow_uses
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink, Source, Step
 from tidelog.pipelines.pipeline_options import Options
 from tidelog.pipelines.plan import DEFINITION, Plan, PlannedQuery
+from tidelog.pipelines.sink_files import has_sparks_list, write_files_of_state
+from tidelog.pipelines.spark_versions import arrow_schema
 from tidelog.pipelines.topic_frames import start_to_topic, stream_topic
 from tidelog.pipelines.work import StreamingWork, Work
+
+log = logging.getLogger(__name__)
 
 FLOW = "flow"
 #: operators of Spark's plans that keep something between records
@@ -69,6 +75,11 @@ def plan_flow(definition: Definition) -> Plan:
     reads = " and ".join(source.words for source in definition.sources)
     if is_stateful(definition):
         for sink in definition.sinks:
+            if sink.format in FILE_FORMATS and sink.output_mode != "append":
+                raise BadOption(
+                    f"sink {sink.name}: files take rows once, so output_mode is append; to see every change "
+                    "write to a topic"
+                )
             name = query_name(sink)
             queries.append(
                 PlannedQuery(name, reads, sink.words, rules + does, _delivery(sink), run.checkpoint_of(name))
@@ -85,7 +96,24 @@ def plan_flow(definition: Definition) -> Plan:
         writes = "; ".join(sink.words for sink in definition.sinks)
         worst = "; ".join(sorted({_delivery(sink) for sink in definition.sinks}))
         queries.append(PlannedQuery(FLOW, reads, writes, rules + does, worst, run.checkpoint_of(FLOW)))
-    return Plan(FLOW, run, Options({}), tuple(queries), tuple(notes), {DEFINITION: replace(definition)})
+    return Plan(
+        FLOW,
+        run,
+        Options({}),
+        tuple(queries),
+        tuple(notes),
+        {DEFINITION: replace(definition)},
+        flow_uses(definition, _lag_queries(definition)),
+        flow_statements(definition),
+    )
+
+
+def _lag_queries(definition: Definition) -> dict[str, str]:
+    """For each source the query whose group shows its lag; of several sinks the first one's."""
+    if not is_stateful(definition):
+        return {source.name: source.name for source in definition.sources}
+    first = query_name(definition.sinks[0])
+    return {source.name: f"{first}-{source.name}" for source in definition.sources}
 
 
 def query_name(sink: Sink) -> str:
@@ -213,7 +241,6 @@ def _each_record(step: Step, made: Mapping[str, Any]) -> Any:
 
 def run_each(step: Step, frame: Any, origin_type: str) -> Any:
     """The rows that a function makes of a frame's, and the columns of origin, reason and stack."""
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     from tidelog.pipelines.record_functions import over_batches
@@ -221,9 +248,7 @@ def run_each(step: Step, frame: Any, origin_type: str) -> Any:
     assert step.each is not None
     whole = f"{step.schema}, {ORIGIN} {origin_type}, {REASON} STRING, {STACK} STRING"
     schema = StructType.fromDDL(whole)
-    function = over_batches(
-        step.each.load(), to_arrow_schema(schema, timezone="UTC"), origin=ORIGIN, reason=REASON, stack=STACK
-    )
+    function = over_batches(step.each.load(), arrow_schema(schema), origin=ORIGIN, reason=REASON, stack=STACK)
     return frame.mapInArrow(function, schema)
 
 
@@ -269,9 +294,16 @@ def _start_sink(frame: Any, sink: Sink, definition: Definition) -> StreamingWork
     if sink.topic is not None:
         records = as_records(frame, sink)
         return start_to_topic(records, run, name, sink.topic, sink.options, output_mode=sink.output_mode)
-    writer = frame.writeStream.format(sink.format).queryName(f"{run.name}-{name}")
-    writer = writer.outputMode(sink.output_mode).options(**sink.options)
+    writer = frame.writeStream.queryName(f"{run.name}-{name}").outputMode(sink.output_mode)
     writer = writer.option("checkpointLocation", run.checkpoint_of(name))
+    if sink.format in FILE_FORMATS and sink.path is not None:
+        if not has_sparks_list(frame.sparkSession, sink.path):
+            writer = writer.foreachBatch(lambda batch, number: write_files_of_state(batch, sink, number))
+            return StreamingWork(name, run.trigger.on(writer).start())
+        log.warning(
+            "%s was begun by Spark's own sink: only readers that know its list see each row once", name
+        )
+    writer = writer.format(sink.format).options(**sink.options)
     if sink.path is not None:
         writer = writer.option("path", sink.path)
     if sink.partition_by:

@@ -28,8 +28,6 @@ from tidelog.pipelines.dead_letters import (
     write_dead_letters,
 )
 from tidelog.pipelines.definition import Definition
-from tidelog.pipelines.file_batches import FileBatches
-from tidelog.pipelines.file_store import HadoopFiles
 from tidelog.pipelines.flow import (
     FLOW,
     apply_steps,
@@ -41,6 +39,7 @@ from tidelog.pipelines.flow import (
 )
 from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink
 from tidelog.pipelines.poison import Place, Poison, condition, find_poison, is_data_fault, without_task_logs
+from tidelog.pipelines.sink_files import write_files
 from tidelog.pipelines.topic_frames import batch_application, stream_topic, write_to_topic
 from tidelog.pipelines.work import StreamingWork
 
@@ -213,17 +212,12 @@ class FlowBatches:
             records = as_records(frame, sink)
             write_to_topic(records, run, application, batch_id, sink.topic, sink.options)
             return
-        writer = frame.write.mode("append").options(**sink.options)
-        if sink.partition_by:
-            writer = writer.partitionBy(*sink.partition_by)
-        if sink.format not in FILE_FORMATS:
-            writer.format(sink.format).save() if sink.format == "noop" else frame.show(truncate=False)
-            return
-        assert sink.path is not None
-        session = batch.sparkSession
-        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
-        files = FileBatches(HadoopFiles(session, sink.path), sink.path, query_id)
-        files.write_batch(batch_id, lambda folder: writer.format(sink.format).save(folder))
+        if sink.format in FILE_FORMATS:
+            write_files(frame, sink, batch, batch_id)
+        elif sink.format == "noop":
+            frame.write.mode("append").options(**sink.options).format(sink.format).save()
+        else:
+            frame.show(truncate=False)
 
     def _write_dead(
         self, dead: Sequence[tuple[str, Any]], poisoned: Sequence[Any], batch: Any, batch_id: int

@@ -132,13 +132,16 @@ class Sink:
 def _check_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise BadOption(f"{what} is a mapping of names to values, not {given!r}")
-    read = {str(name).replace("-", "_"): value for name, value in given.items() if value is not None}
-    for name in read:
+    read = {str(name).replace("-", "_"): value for name, value in given.items()}
+    for name, value in read.items():
+        if name not in names and value is None:
+            # {sql: SELECT a, b FROM t} is what YAML reads as two names.
+            raise BadOption(f"{what} has no {name}; a text with a comma between braces needs quotes")
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             meant = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(names)}"
             raise BadOption(f"{what} has no {name}{meant}")
-    return read
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def _texts(what: str, value: Any) -> dict[str, str]:

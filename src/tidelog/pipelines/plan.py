@@ -10,6 +10,9 @@ from typing import Any
 from tidelog.client.masking import masked, masked_text, secrets_of
 from tidelog.pipelines.pipeline_options import Options
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.table_checks import Statement
+from tidelog.pipelines.topic_settings import SettingsCopy
+from tidelog.pipelines.topic_uses import TopicUse
 
 #: the name in `Plan.more` of what a flow was planned from
 DEFINITION = "definition"
@@ -39,6 +42,12 @@ class Plan:
     queries: tuple[PlannedQuery, ...]
     notes: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
+    #: the topics that are read and written, to ask the cluster about
+    uses: tuple[TopicUse, ...] = ()
+    #: SQL, columns and types, to ask Spark's analyser about
+    statements: tuple[Statement, ...] = ()
+    #: the topics whose settings are copied, and to which
+    copies: tuple[SettingsCopy, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Plan {self.run.name} {self.kind} queries={len(self.queries)}>"
@@ -54,6 +63,8 @@ class Plan:
         yield f"  trigger       {run.trigger.words}"
         yield f"  dead letters  {run.dead_letters or 'none: a record that fails stops the pipeline'}"
         yield f"  Spark         {run.master}"
+        if run.shared:
+            yield "  shared        with everybody who reads the cluster's list of pipelines"
         for query in self.queries:
             yield f"  query {query.name}"
             yield f"    reads       {query.reads}"

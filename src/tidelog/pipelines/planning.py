@@ -6,15 +6,15 @@ from typing import Any
 from tidelog.client.faults import BadOption, ClientFault
 from tidelog.pipelines.begun_with import begun, identity_of
 from tidelog.pipelines.definition import Definition
+from tidelog.pipelines.failure_causes import cause_of
 from tidelog.pipelines.file_store import HadoopFiles
 from tidelog.pipelines.flow import FLOW, plan_flow, start_flow
 from tidelog.pipelines.pipeline_options import check_options
 from tidelog.pipelines.plan import Plan
 from tidelog.pipelines.ready import ready_pipeline
 from tidelog.pipelines.spark_cluster import cluster_notes
+from tidelog.pipelines.spark_versions import installed_spark, limits_note
 from tidelog.pipelines.work import Work
-
-LINES_MAX = 6
 
 
 class CannotStart(ClientFault):
@@ -23,6 +23,11 @@ class CannotStart(ClientFault):
 
 def make_plan(definition: Definition) -> Plan:
     """What would run; raises BadOption."""
+    if definition.run.master.startswith("sc://"):
+        raise BadOption(
+            f"master {definition.run.master} is Spark Connect, and a pipeline is its own driver: name the "
+            "cluster itself (spark://…, yarn, k8s://…), or run the pipeline where the server is"
+        )
     if definition.kind is None:
         plan = plan_flow(definition)
     else:
@@ -32,6 +37,9 @@ def make_plan(definition: Definition) -> Plan:
         raise BadOption("which cluster? Set bootstrap: host:port")
     paths = [plan.options.get("path"), *(sink.path for sink in definition.sinks)]
     warnings = cluster_notes(plan.run, [str(path) for path in paths if path is not None])
+    limits = [name for source in definition.sources for name in source.options]
+    limits += [name for name, value in plan.options.items() if value is not None]
+    warnings += limits_note(dict.fromkeys(limits), installed_spark())
     return replace(plan, notes=(*plan.notes, *warnings))
 
 
@@ -46,10 +54,4 @@ def start(spark: Any, plan: Plan) -> list[Work]:
         with begun(HadoopFiles(spark, plan.run.checkpoint), plan, identity):
             return start_flow(spark, plan) if ready is None else ready.start(spark, plan)
     except (PySparkException, Py4JError) as fault:
-        raise CannotStart(f"Spark cannot run this: {first_lines(str(fault))}") from fault
-
-
-def first_lines(text: str) -> str:
-    """The beginning of what Spark says, without its plans and its Java."""
-    lines = (line.strip() for line in text.partition("\n\nJVM stacktrace")[0].splitlines())
-    return "\n".join([line for line in lines if line and not line.startswith(("'", "+-", "at "))][:LINES_MAX])
+        raise CannotStart(f"Spark cannot run this: {cause_of(str(fault))}") from fault

@@ -31,7 +31,7 @@ def group_of(prefix: str, query_id: str) -> str:
     return f"{prefix}-{query_id}"
 
 
-class Progress:
+class OffsetCommitter:
     """Commits the processed offsets of one query, from its driver."""
 
     def __init__(

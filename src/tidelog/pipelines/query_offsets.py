@@ -27,7 +27,7 @@ from tidelog.pipelines.offset_planning import (
     limit_offsets,
     split_ranges,
 )
-from tidelog.pipelines.source_options import EARLIEST_TEXT, Position, SourceOptions
+from tidelog.pipelines.source_options import EARLIEST_TEXT, ReadBoundary, SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class QueryOffsets:
         """Where a batch query ends."""
         return self._resolve("ending", self.options.ending)
 
-    def _resolve(self, side: str, position: Position) -> Offsets:
+    def _resolve(self, side: str, position: ReadBoundary) -> Offsets:
         partitions = self.partitions()
         if position.word is not None:
             return self._list(partitions, EARLIEST if position.word == EARLIEST_TEXT else LATEST)

@@ -84,6 +84,8 @@ class RunSettings:
     dead_letters: str | None = None
     master: str = "local[*]"
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: whether the team sees it, from every machine (`shared_run`)
+    shared: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -94,10 +96,6 @@ class RunSettings:
     @property
     def bootstrap(self) -> str:
         return self.kafka.get("kafka.bootstrap.servers", "")
-
-    @property
-    def ends_by_itself(self) -> bool:
-        return self.trigger.kind is TriggerKind.AVAILABLE_NOW
 
     def checkpoint_of(self, query: str) -> str:
         """The checkpoint folder of one of the pipeline's queries."""

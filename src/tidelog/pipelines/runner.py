@@ -4,22 +4,32 @@ A stop comes from a signal (the caller sets `stopping`) or from another terminal
 where they are: what a micro-batch had written is not visible, and the next start repeats it.
 """
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+from tidelog.admin.shared_pipelines import SharedPipeline
+from tidelog.client.faults import ClientFault
 from tidelog.client.masking import masked_text
-from tidelog.client.pipeline_places import ENDED, FAILED, RUNNING, STARTING, STOPPED
+from tidelog.client.pipeline_places import ALIVE, ENDED, FAILED, RUNNING, STARTING, STOPPED
 from tidelog.pipelines import planning
+from tidelog.pipelines.failure_causes import cause_of
+from tidelog.pipelines.metrics_server import MetricsServer
 from tidelog.pipelines.plan import Plan
 from tidelog.pipelines.running import Place, Status
 from tidelog.pipelines.session import open_session
-from tidelog.pipelines.work import Progress, Work
+from tidelog.pipelines.shared_run import SharedRun, TakenOver
+from tidelog.pipelines.sink_events import SinkEvents
+from tidelog.pipelines.spark_gauges import SparkGauges
+from tidelog.pipelines.work import Progress, StreamingWork, Work
 
 POLL_SECONDS = 0.25
+log = logging.getLogger(__name__)
 
 Report = Callable[[Sequence[Progress]], None]
 
@@ -27,21 +37,46 @@ Report = Callable[[Sequence[Progress]], None]
 class Runner:
     """One run of one pipeline."""
 
-    def __init__(self, plan: Plan, origin: Path | None, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        origin: Path | None,
+        stopping: threading.Event,
+        metrics_at: str | None = None,
+        *,
+        replaces: bool = False,
+        on_waiting: Callable[[SharedPipeline], None] = lambda before: None,
+    ) -> None:
+        self._on_waiting = on_waiting
         self._plan = plan
+        self._metrics_at = metrics_at
+        self._gauges: SparkGauges | None = None
+        self._shared: SharedRun | None = None
+        #: the last that was told
+        self._status: dict[str, Any] = {}
         self._origin = origin
         self._stopping = stopping
+        self._replaces = replaces
         self._started_ms = int(time.time() * 1000)
         self._place = Place(plan.run.name)
         self._progress: tuple[Progress, ...] = ()
+        self._sink_events = SinkEvents(self._place.folder / "sink-events")
 
     def run(self, report: Report, report_seconds: float, on_session: Callable[[], None]) -> Status:
         """Run until everything has ended or a stop is asked for.
 
         `on_session` is called when the session stands: Spark takes over Ctrl-C when it starts.
         """
-        with self._place:
+        with ExitStack() as during:
+            during.enter_context(self._place)
+            if not self._replaces:
+                self._place.check_same(self._origin, self._plan.kind)
+            server = during.enter_context(self._metrics())
+            self._shared = during.enter_context(self._shared_run())
             self._tell(STARTING)
+            if server is not None:
+                log.info("metrics of %s: %s", self._plan.run.name, server.address)
+            self._sink_events.begin()
             try:
                 spark = open_session(self._plan.run)
                 on_session()
@@ -50,12 +85,16 @@ class Runner:
                 finally:
                     spark.stop()
             except BaseException as fault:
-                self._tell(FAILED, f"{type(fault).__name__}: {fault}")
+                self._tell(FAILED, str(fault) if isinstance(fault, ClientFault) else repr(fault))
                 raise
             return self._tell(state, failure)
 
     def _run_in(self, spark: Any, report: Report, report_seconds: float) -> tuple[str, str | None]:
         works = planning.start(spark, self._plan)
+        self._gauges = SparkGauges(spark)
+        for work in works:
+            if isinstance(work, StreamingWork):
+                work.count_transactions = self._sink_events.of
         try:
             stopped = self._watch(works, report, report_seconds)
         finally:
@@ -75,6 +114,11 @@ class Runner:
         while True:
             if self._stopping.is_set() or self._place.stop_asked():
                 return True
+            if self._shared is not None:
+                if (elsewhere := self._shared.taken_over()) is not None:
+                    raise TakenOver(f"pipeline {self._plan.run.name} was taken over: it runs on {elsewhere}")
+                if self._shared.stop_asked():
+                    return True
             active = [work.is_active() for work in works]
             failed = any(not one and work.failure() for one, work in zip(active, works, strict=True))
             if failed or not any(active):
@@ -87,8 +131,18 @@ class Runner:
             self._stopping.wait(POLL_SECONDS)
 
     def _tell(self, state: str, failure: str | None = None) -> Status:
+        status = self._status_of(state, failure)
+        self._place.tell(status)
+        self._status = status.as_json()
+        if self._shared is not None:
+            self._shared.tell(self._status)
+        if self._gauges is not None and state in ALIVE:
+            self._gauges.tell(self._status)
+        return status
+
+    def _status_of(self, state: str, failure: str | None = None) -> Status:
         run = self._plan.run
-        status = Status(
+        return Status(
             name=run.name,
             kind=self._plan.kind,
             state=state,
@@ -98,11 +152,23 @@ class Runner:
             origin=None if self._origin is None else str(self._origin),
             dead_letters=run.dead_letters,
             failure=None if failure is None else masked_text(failure, self._plan.secrets()),
+            cause=None if failure is None else masked_text(cause_of(failure), self._plan.secrets()),
             progress=self._progress,
             plan=self._plan.as_json(),
         )
-        self._place.tell(status)
-        return status
+
+    def _shared_run(self) -> AbstractContextManager[SharedRun | None]:
+        """Told to the team, if the pipeline is shared."""
+        if not self._plan.run.shared:
+            return nullcontext()
+        starting = self._status_of(STARTING).as_json()
+        return SharedRun(self._plan.run, self._place.folder, starting, on_waiting=self._on_waiting)
+
+    def _metrics(self) -> AbstractContextManager[MetricsServer | None]:
+        """Served while it runs, if somebody wants them."""
+        if self._metrics_at is None:
+            return nullcontext()
+        return MetricsServer(self._metrics_at, lambda: [self._status] if self._status else [])
 
 
 def wait_for_all(works: Sequence[Any], timeout_seconds: float) -> None:

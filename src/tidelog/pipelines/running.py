@@ -35,6 +35,10 @@ class AlreadyRunning(ClientFault):
     """There is a pipeline of this name."""
 
 
+class OtherPipeline(BadOption):
+    """Another file, or another kind, has this name, and with it the checkpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """One pipeline, running or not."""
@@ -48,6 +52,8 @@ class Status:
     origin: str | None = None
     dead_letters: str | None = None
     failure: str | None = None
+    #: the failure in one sentence
+    cause: str | None = None
     progress: tuple[Progress, ...] = ()
     plan: dict[str, Any] = field(default_factory=dict)
 
@@ -58,7 +64,7 @@ class Status:
     def read(cls, text: str) -> "Status":
         content = json.loads(text)
         content["plan"] = masked(content["plan"])  # files of before had everything in them
-        content["progress"] = tuple(Progress(**one) for one in content["progress"])
+        content["progress"] = tuple(map(Progress.read, content["progress"]))
         return cls(**content)
 
 
@@ -112,6 +118,22 @@ class Place:
         with os.fdopen(os.open(waiting, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "w") as file:
             json.dump(status.as_json(), file)
         waiting.replace(self.folder / STATUS_FILE)
+
+    def check_same(self, origin: Path | None, kind: str) -> None:
+        """Raises OtherPipeline when what ran by this name was another file that is still there, or kind."""
+        status = self.status()
+        if status is None:
+            return
+        before = None if status.origin is None else Path(status.origin)
+        if status.kind == kind and (before == origin or (before is not None and not before.exists())):
+            return
+        if before is not None and origin is not None and before.exists() and before.samefile(origin):
+            return
+        was = f"a pipeline of kind {status.kind}, from the command line" if before is None else str(before)
+        raise OtherPipeline(
+            f"pipeline {self.name} is {was}: {origin or f'this {kind}'} would go on in its checkpoint. Give "
+            "this one another name (name: in the file, or --name), or take the name over with --replace"
+        )
 
     def stop_asked(self) -> bool:
         return (self.folder / STOP_FILE).exists()

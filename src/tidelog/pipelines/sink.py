@@ -1,12 +1,14 @@
 """Topics as a Spark sink: `df.write` and `df.writeStream` with `format("tidelog")`.
 
-A task encodes the Arrow batches it is given (`record_batches`) and writes them as a producer of its own. With
-delivery=exactly_once that is a transaction which the task leaves open and reports; the driver commits those
-of a batch as one (`commit_protocol`, docs/adr/0012). With delivery=at_least_once the records are visible as
-they arrive, and a task that is tried again writes them again.
+A task writes the Arrow batches it is given as a producer of its own (`task_writer`). With
+delivery=exactly_once that is a transaction which the task leaves open, or aborts when it takes too long, and
+reports; the driver makes those of a batch visible as one (`commit_protocol`, docs/adr/0012). With
+delivery=at_least_once the records are visible as they arrive, and a task that is tried again writes them
+again.
 
 Spark makes the writer of a stream anew for every call in the driver, so nothing is kept here between two of
-them: what the commit has to know, the tasks' messages carry.
+them: what the commit has to know, the tasks' messages carry. Each call is a Python process of its own, so
+what only tasks need (Arrow, numpy) is imported there: a micro-batch would wait for it twice.
 
 A batch job without a name of its own (txnAppId) has a random one, which dies with its driver. What that means
 is in docs/adr/0012 too: no two-phase commit, a commit that is not given up once it may be decided, and an
@@ -14,51 +16,46 @@ abort that looks for what lost tasks left.
 """
 
 import logging
-import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tidelog.client.cluster import Cluster
 from tidelog.client.faults import ClientFault, LinkFault, Refusal
-from tidelog.client.produce_requests import BatchToSend
-from tidelog.client.transactional_writer import TransactionalWriter, init_producer
-from tidelog.model.errors import ErrorCode
 from tidelog.pipelines.commit_protocol import (
-    Committed,
+    CommittedBatch,
     End,
+    FencedDriver,
     LostTransactions,
+    Records,
+    Span,
+    Steps,
     Transaction,
     abandon,
     commit,
     transaction_name,
 )
-from tidelog.pipelines.record_batches import (
-    BadRow,
-    Numbers,
-    Rows,
-    Stamp,
-    choose_partitions,
-    encode_batches,
-)
 from tidelog.pipelines.sink_commits import SinkCommits
+from tidelog.pipelines.sink_events import tell
 from tidelog.pipelines.sink_options import SinkOptions, check_columns
+from tidelog.pipelines.spark_versions import (
+    HAS_ARROW_STREAM_WRITER,
+    DataSourceStreamArrowWriter,
+    arrow_schema,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
-#: rows are gathered up to this size before they are encoded: Spark's batches are small
-GATHER_BYTES = 4 << 20
 #: between two tries to finish a job that may be decided
 RETRY_SECONDS = 1.0
 #: how long a failed job looks for what its tasks left
@@ -66,10 +63,8 @@ ABANDON_MS_MAX = 30_000
 #: and how often it looks again for what they still begin
 LATE_LOOK_SECONDS = 0.5
 LATE_LOOKS_MAX = 10
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-_MESSAGE_BYTES_HINT = (
-    "; the topic's max.message.bytes bounds a batch: set kafka.batch.size lower, or that higher"
-)
+#: of a Spark that hands over rows
+ROWS_PER_BATCH = 10_000
 
 
 @dataclass(frozen=True)
@@ -83,159 +78,16 @@ class TaskWrote(WriterCommitMessage):
     #: when the driver planned the write, on the clock of the driver's machine
     planned_at: float
     two_phase: bool
-
-
-class TaskWriter:
-    """Writes the rows of one task, for one attempt of it."""
-
-    def __init__(self, options: SinkOptions, transactional_id: str | None) -> None:
-        self._options = options
-        self._transactional_id = transactional_id
-        self._cluster = Cluster(options.settings)
-        self._writer: TransactionalWriter | None = None
-        self._stamp = Stamp()
-        self._sequences: dict[str, dict[int, int]] = {}
-        self._partition_counts: dict[str, int] = {}
-        self.records = 0
-        self.two_phase = False
-
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Transaction | None:
-        """Write all; the transaction is open when this returns, and aborted when it raises."""
-        try:
-            for table in _gathered(batches):
-                self._write_some(table)
-            if self._writer is None:
-                return None
-            self._writer.flush()
-        except BaseException as fault:
-            self._give_up()
-            if isinstance(fault, Refusal) and fault.code in _TOO_LARGE:
-                raise BadRow(str(fault) + _MESSAGE_BYTES_HINT) from fault
-            raise
-        finally:
-            self._cluster.close()
-        producer = self._writer.producer
-        if producer.transactional_id is None:
-            return None
-        return Transaction(producer.transactional_id, producer.producer_id, producer.producer_epoch)
-
-    def _give_up(self) -> None:
-        if self._writer is None:
-            return
-        try:
-            self._writer.end(committed=False)
-        except ClientFault as fault:
-            # The next commit of the query sweeps it away, or its timeout does.
-            log.warning("a failed task could not abort its transaction: %s", fault)
-
-    def _open(self) -> TransactionalWriter:
-        options = self._options
-        producer = init_producer(
-            self._cluster,
-            self._transactional_id,
-            options.transaction_timeout_ms,
-            two_phase=options.two_phase and self._transactional_id is not None,
-        )
-        self.two_phase = producer.two_phase
-        self._stamp = Stamp(producer.producer_id, producer.producer_epoch, self._transactional_id is not None)
-        return TransactionalWriter(self._cluster, producer, delivery_timeout_ms=options.delivery_timeout_ms)
-
-    def _write_some(self, table: pa.RecordBatch) -> None:
-        if self._writer is None:
-            self._writer = self._open()
-        for topic, rows in self._by_topic(table):
-            self._write_topic(topic, rows)
-        self.records += table.num_rows
-
-    def _by_topic(self, table: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if self._options.topic is not None:
-            yield self._options.topic, table
-            return
-        names = table.column("topic")
-        if names.null_count:
-            raise BadRow("a row has no topic: the column 'topic' is null")
-        encoded = names.dictionary_encode()
-        indices = encoded.indices.to_numpy(zero_copy_only=False)
-        for index, name in enumerate(encoded.dictionary.to_pylist()):
-            if len(encoded.dictionary) == 1:
-                yield name, table
-            else:
-                yield name, table.take(pa.array(np.flatnonzero(indices == index)))
-
-    def _write_topic(self, topic: str, table: pa.RecordBatch) -> None:
-        assert self._writer is not None
-        options = self._options
-        rows = _rows_of(table)
-        count = self._partition_count(topic)
-        explicit = _column(table, "partition")
-        try:
-            partitions = choose_partitions(rows.keys, count, random.randrange(count), explicit)
-        except BadRow as fault:
-            raise BadRow(f"topic {topic}: {fault}") from None
-        encoded = encode_batches(
-            rows,
-            partitions,
-            self._sequences.setdefault(topic, {}),
-            self._stamp,
-            batch_bytes=options.batch_bytes,
-            codec=options.codec,
-            level=options.level,
-        )
-        self._writer.send([BatchToSend(topic, batch.partition, batch.data) for batch in encoded])
-
-    def _partition_count(self, topic: str) -> int:
-        if topic not in self._partition_counts:
-            self._partition_counts[topic] = len(self._cluster.topic(topic).partitions)
-        return self._partition_counts[topic]
-
-
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= GATHER_BYTES:
-            yield _as_one(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _as_one(waiting)
-
-
-def _as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def _column(table: pa.RecordBatch, name: str) -> pa.Array | None:
-    index = table.schema.get_field_index(name)
-    return None if index < 0 else table.column(index)
-
-
-def _rows_of(table: pa.RecordBatch) -> Rows:
-    keys, headers, timestamps = (_column(table, name) for name in ("key", "headers", "timestamp"))
-    return Rows(
-        pa.nulls(table.num_rows, pa.binary()) if keys is None else keys.cast(pa.binary()),
-        table.column("value").cast(pa.binary()),
-        _timestamps_ms(timestamps, table.num_rows),
-        headers,
-    )
-
-
-def _timestamps_ms(column: pa.Array | None, count: int) -> Numbers:
-    """When each record is from: the column, where it says so, else now."""
-    now_ms = int(time.time() * 1000)
-    if column is None or column.null_count == len(column):
-        return np.full(count, now_ms, dtype=np.int64)
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    values = micros.fill_null(now_ms * 1000).to_numpy(zero_copy_only=False)
-    return np.asarray(values // 1000, dtype=np.int64)
+    #: whether the transaction was aborted, because the task took long
+    is_held: bool = False
+    spans: tuple[Span, ...] = ()
 
 
 def _write_task(
-    options: SinkOptions, query: str, batch_id: int, planned_at: float, iterator: Iterator[pa.RecordBatch]
+    options: SinkOptions, query: str, batch_id: int, planned_at: float, iterator: "Iterator[pa.RecordBatch]"
 ) -> TaskWrote:
+    from tidelog.pipelines.task_writer import TaskWriter
+
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     transactional_id = None
@@ -244,7 +96,15 @@ def _write_task(
         transactional_id = transaction_name(query, batch_id, partition, uuid.uuid4().hex[:12])
     writer = TaskWriter(options, transactional_id)
     transaction = writer.write(iterator)
-    return TaskWrote(query, transaction, writer.records, planned_at, writer.two_phase)
+    return TaskWrote(
+        query,
+        transaction,
+        writer.records,
+        planned_at,
+        writer.two_phase,
+        writer.is_held,
+        () if transaction is None else writer.spans(),
+    )
 
 
 def _commit(
@@ -256,8 +116,30 @@ def _commit(
     if not options.exactly_once or not wrote:
         return
     with _commits(options, wrote) as commits:
-        done: Committed = commits.run(commit(wrote[0].query, batch_id, _transactions(wrote)))
+        done: CommittedBatch = commits.run(_commit_steps(batch_id, wrote))
+    # What was held is in a transaction of its task that was aborted, and in one of the driver's.
+    held = sum(one.is_held for one in wrote)
+    tell(wrote[0].query, committed=len(_transactions(wrote)), aborted=held)
     log.info("batch %d of %s: %s", batch_id, wrote[0].query, done)
+
+
+def _commit_steps(batch_id: int, wrote: Sequence[TaskWrote]) -> Steps:
+    open_ones, held = (
+        tuple(one.transaction for one in wrote if one.transaction is not None and one.is_held == is_held)
+        for is_held in (False, True)
+    )
+    return commit(wrote[0].query, batch_id, open_ones, held, records_of(wrote))
+
+
+def records_of(wrote: Sequence[TaskWrote]) -> Records:
+    """Where the records of all tasks are."""
+    spans: dict[tuple[str, int], Span] = {}
+    for span in (span for one in wrote for span in one.spans):
+        known = spans.get(span[:2], span)
+        ends = min(span.first_offset, known.first_offset), max(span.end_offset, known.end_offset)
+        spans[span[:2]] = Span(span.topic, span.partition, *ends)
+    counts = {one.transaction.producer_id: one.records for one in wrote if one.transaction is not None}
+    return Records(tuple(spans[place] for place in sorted(spans)), counts)
 
 
 def _transactions(wrote: Sequence[TaskWrote]) -> tuple[Transaction, ...]:
@@ -279,14 +161,14 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
     try:
         with _commits(options, wrote) as commits:
             commits.execute(End(transactions, committed=False))
+        tell(wrote[0].query, aborted=len(transactions))
     except ClientFault as fault:
         log.warning("a failed write could not abort its transactions: %s", fault)
 
 
 def _commits(options: SinkOptions, wrote: Sequence[TaskWrote]) -> SinkCommits:
     age_ms = (time.monotonic() - min(message.planned_at for message in wrote)) * 1000
-    two_phase = all(message.two_phase for message in wrote if message.transaction is not None)
-    return SinkCommits(options.settings, options.transaction_timeout_ms, age_ms, two_phase)
+    return SinkCommits(options.settings, options.transaction_timeout_ms, age_ms)
 
 
 def _commit_job(
@@ -299,13 +181,14 @@ def _commit_job(
     if not options.exactly_once or not wrote:
         return
     query = wrote[0].query
-    give_up_at = min(message.planned_at for message in wrote) + options.transaction_timeout_ms / 1000
+    give_up_at = time.monotonic() + options.transaction_timeout_ms / 1000
     may_be_decided = False
     while True:
         with _commits(options, wrote) as commits:
             try:
-                done = commits.run(commit(query, 0, _transactions(wrote)))
-            except (LinkFault, Refusal) as fault:
+                done = commits.run(_commit_steps(0, wrote))
+            except (LinkFault, Refusal, FencedDriver) as fault:
+                # Nobody else has the name: what fences us is a late claim of our own, or time.
                 may_be_decided |= commits.may_be_decided
                 is_final = isinstance(fault, Refusal) and not fault.retriable
                 if not may_be_decided or is_final or time.monotonic() >= give_up_at:
@@ -338,12 +221,12 @@ def _abandon_job(
     age_ms = (time.monotonic() - planned_at) * 1000
     was_committing = all(message is not None for message in messages)
     try:
-        with SinkCommits(settings, options.transaction_timeout_ms, age_ms, two_phase=False) as commits:
+        with SinkCommits(settings, options.transaction_timeout_ms, age_ms) as commits:
             steps = abandon(query, 0, _transactions(wrote), was_committing=was_committing)
             done = commits.run(steps)
             if not was_committing:
                 _sweep_late(commits, query)
-    except (ClientFault, LostTransactions) as fault:
+    except (ClientFault, LostTransactions, FencedDriver) as fault:
         log.warning("a failed write could not abort its transactions, which time out: %s", fault)
         return
     if done.was_decided_before:
@@ -368,7 +251,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         self.options = options
         self.planned_at = time.monotonic()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """In an executor: write the rows of one task."""
         context = TaskContext.get()
         assert context is not None, "Spark runs write() in tasks only"
@@ -387,6 +270,46 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         _abort(self.options, messages)
 
 
+class TidelogRowStreamWriter(TidelogStreamWriter):
+    """The same for Spark 4.0, which hands streams over row by row; slower, and promised the same."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """In an executor: gather rows, then write them as the others do."""
+        return super().write(batches_of_rows(iterator, self._schema))
+
+
+def batches_of_rows(rows: Iterator[Any], schema: StructType) -> "Iterator[pa.RecordBatch]":
+    """Rows as Arrow; Spark's times without a zone are those of the worker's machine."""
+    import pyarrow as pa
+
+    wanted = arrow_schema(schema)
+    while some := list(islice(rows, ROWS_PER_BATCH)):
+        columns = [
+            pa.array([_plain_value(row[number]) for row in some], field.type)
+            for number, field in enumerate(wanted)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.astimezone(UTC)
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list):
+        return [_plain_value(one) for one in value]
+    # A struct comes as a Row, which is a tuple with names.
+    return _plain_fields(value) if hasattr(value, "asDict") else value
+
+
+def _plain_fields(row: Any) -> dict[str, Any]:
+    return {name: _plain_value(value) for name, value in row.asDict().items()}
+
+
 class TidelogBatchWriter(DataSourceArrowWriter):
     """The sink of a batch job; docs/adr/0012 says what it is promised.
 
@@ -402,7 +325,7 @@ class TidelogBatchWriter(DataSourceArrowWriter):
         self.query = options.transactional_id_prefix + application
         self.version = 0 if options.version is None else options.version
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """In an executor: write the rows of one task."""
         return _write_task(self.options, self.query, self.version, self.planned_at, iterator)
 
@@ -430,4 +353,6 @@ def batch_writer(options: SinkOptions, schema: StructType) -> TidelogBatchWriter
 def stream_writer(options: SinkOptions, schema: StructType) -> TidelogStreamWriter:
     """The writer of `df.writeStream`."""
     check_columns(schema, options.topic)
-    return TidelogStreamWriter(options)
+    return (
+        TidelogStreamWriter(options) if HAS_ARROW_STREAM_WRITER else TidelogRowStreamWriter(options, schema)
+    )

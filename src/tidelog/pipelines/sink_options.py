@@ -20,19 +20,11 @@ from pyspark.sql.types import (
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import BadOption
+from tidelog.client.option_rows import OptionRow, choice, flag, number, read_table, text
 from tidelog.pipelines.commit_protocol import check_query_name
 from tidelog.pipelines.source_options import refuse_slips
 from tidelog.records.compression import Codec
 
-#: option names as they are documented
-NAMES = (
-    "topic",
-    "delivery",
-    "transactionalIdPrefix",
-    "twoPhaseCommit",
-    "txnAppId",
-    "txnVersion",
-)
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 _KAFKA_PREFIX = "kafka."
@@ -44,6 +36,29 @@ BATCH_BYTES_DEFAULT = 256 << 10
 DELIVERY_TIMEOUT_MS_DEFAULT = 120_000
 #: ours; the library's own default for lz4 is its slowest
 _LEVELS = {Codec.LZ4: 1}
+#: by the field of SinkOptions that they fill
+ROWS: dict[str, OptionRow] = {
+    "topic": text("topic"),
+    "delivery": choice("delivery", choices=(EXACTLY_ONCE, AT_LEAST_ONCE), default=EXACTLY_ONCE),
+    "transactional_id_prefix": text("transactionalIdPrefix", default=DEFAULT_PREFIX),
+    "two_phase": flag("twoPhaseCommit", default=True),
+    "application": text("txnAppId"),
+    "version": number("txnVersion"),
+    "transaction_timeout_ms": number(
+        "kafka.transaction.timeout.ms",
+        default=TRANSACTION_TIMEOUT_MS_DEFAULT,
+        least=TRANSACTION_TIMEOUT_MS_MIN,
+    ),
+    "codec": choice(
+        "kafka.compression.type",
+        "kafka.compression.codec",
+        choices=tuple(codec.name.lower() for codec in Codec),
+        default="none",
+    ),
+    "batch_bytes": number("kafka.batch.size", default=BATCH_BYTES_DEFAULT),
+    "delivery_timeout_ms": number("kafka.delivery.timeout.ms", default=DELIVERY_TIMEOUT_MS_DEFAULT),
+}
+_OWN_NAMES = tuple(row.name for row in ROWS.values() if not row.name.startswith(_KAFKA_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,72 +86,28 @@ class SinkOptions:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Raises BadOption."""
-        own = {name.lower(): str(value).strip() for name, value in options.items()}
         kafka = {
-            name[len(_KAFKA_PREFIX) :]: str(value)
+            name.lower().removeprefix(_KAFKA_PREFIX): str(value)
             for name, value in options.items()
             if name.lower().startswith(_KAFKA_PREFIX)
         }
-        refuse_slips(own, NAMES)
-        delivery = own.get("delivery", EXACTLY_ONCE).lower().replace("-", "_")
-        if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
-            raise BadOption(f"delivery is {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {own['delivery']!r}")
+        refuse_slips((name.lower() for name in options), _OWN_NAMES)
+        values = read_table(ROWS, options)
         if "transactional.id" in kafka:
             raise BadOption("kafka.transactional.id is chosen by the sink; set transactionalIdPrefix instead")
         if kafka.get("acks", "all").lower() not in ("all", "-1"):
             raise BadOption("kafka.acks: the sink always waits for all replicas in sync (all)")
         if kafka.get("enable.idempotence", "true").lower() != "true":
             raise BadOption("kafka.enable.idempotence: the sink is always idempotent")
-        codec = _codec(kafka.get("compression.type", kafka.get("compression.codec", "none")))
-        timeout_ms = _number(kafka, "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS_DEFAULT)
-        if timeout_ms < TRANSACTION_TIMEOUT_MS_MIN:
-            raise BadOption(f"kafka.transaction.timeout.ms is at least {TRANSACTION_TIMEOUT_MS_MIN}")
-        application, version = own.get("txnappid"), own.get("txnversion")
-        if (application is None) != (version is None):
+        if (values["application"] is None) != (values["version"] is None):
             raise BadOption("txnAppId and txnVersion belong together: the write of a version happens once")
-        prefix = own.get("transactionalidprefix", DEFAULT_PREFIX)
         try:
-            check_query_name(f"{prefix}{application or ''}")
+            check_query_name(f"{values['transactional_id_prefix']}{values['application'] or ''}")
         except ValueError as fault:
             raise BadOption(f"txnAppId or transactionalIdPrefix: {fault}; choose another name") from None
-        return cls(
-            settings=ClientSettings.from_options(kafka),
-            topic=own.get("topic") or None,
-            delivery=delivery,
-            transactional_id_prefix=prefix,
-            transaction_timeout_ms=timeout_ms,
-            two_phase=_flag(own, "twophasecommit", default=True),
-            codec=codec,
-            level=_LEVELS.get(codec),
-            batch_bytes=_number(kafka, "batch.size", BATCH_BYTES_DEFAULT),
-            delivery_timeout_ms=_number(kafka, "delivery.timeout.ms", DELIVERY_TIMEOUT_MS_DEFAULT),
-            application=application,
-            version=None if version is None else _number(own, "txnversion", 0),
-        )
-
-
-def _codec(name: str) -> Codec:
-    try:
-        return Codec[name.strip().upper()]
-    except KeyError:
-        known = ", ".join(codec.name.lower() for codec in Codec)
-        raise BadOption(f"kafka.compression.type is one of {known}, not {name!r}") from None
-
-
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name)
-    if text is None:
-        return default
-    if not text.strip().isdigit() or int(text) >= 2**31:
-        raise BadOption(f"{name} is a number from 0 to 2147483647, not {text!r}")
-    return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise BadOption(f"{name} is true or false, not {text!r}")
-    return text == "true"
+        codec = Codec[values["codec"].upper()]
+        values |= {"topic": values["topic"] or None, "codec": codec, "level": _LEVELS.get(codec)}
+        return cls(settings=ClientSettings.from_options(kafka), **values)
 
 
 _TEXT = (BinaryType, StringType)

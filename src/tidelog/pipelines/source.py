@@ -8,18 +8,12 @@ Spark calls `latestOffset` with the end of the last completed micro-batch, also 
 at the end of an AvailableNow run, so that is where progress is committed: `commit` would come a batch late.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -33,12 +27,22 @@ from pyspark.sql.types import (
 
 from tidelog.client.cluster import Cluster
 from tidelog.model.identifiers import TopicPartition
-from tidelog.pipelines.arrow_stream import Columns, cluster_of, read_range
-from tidelog.pipelines.offset_planning import OffsetRange, from_json, to_json
-from tidelog.pipelines.progress import Progress, announce, group_of
+from tidelog.pipelines.arrow_stream import Columns, read_range
+from tidelog.pipelines.offset_planning import OffsetRange, Offsets, from_json, to_json
+from tidelog.pipelines.progress import OffsetCommitter, announce, group_of
 from tidelog.pipelines.query_offsets import QueryOffsets
+from tidelog.pipelines.shared_clusters import cluster_of
 from tidelog.pipelines.source_options import SourceOptions
+from tidelog.pipelines.spark_versions import (
+    HAS_ADMISSION_CONTROL,
+    WITHOUT_LIMITS,
+    ReadAllAvailable,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
+log = logging.getLogger(__name__)
 OffsetJson = dict[str, dict[str, int]]
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -122,22 +126,22 @@ class TidelogReader(_RangeReader, DataSourceReader):
             return [RangePartition(one) for one in offsets.ranges(offsets.starting(), offsets.ending())]
 
 
-class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow: `spark.readStream.format("tidelog")`."""
+class _StreamReader(_RangeReader):
+    """What stream readers do whatever Spark's version is."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._driver: tuple[QueryOffsets, Progress] | None = None
+        self._driver: tuple[QueryOffsets, OffsetCommitter] | None = None
         self._initial: OffsetJson | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the driver.
         return {"options": self.options, "_driver": None, "_initial": None}
 
-    def _opened(self) -> tuple[QueryOffsets, Progress]:
+    def _opened(self) -> tuple[QueryOffsets, OffsetCommitter]:
         if self._driver is None:
             cluster = Cluster(self.options.client)
-            progress = Progress(cluster, self.options.group_id, self.options.group_id_prefix)
+            progress = OffsetCommitter(cluster, self.options.group_id, self.options.group_id_prefix)
             self._driver = QueryOffsets(self.options, cluster), progress
         return self._driver
 
@@ -150,7 +154,27 @@ class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerA
             self._initial = to_json(self._opened()[0].starting())
         return self._initial
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
+        """The tasks of one micro-batch."""
+        offsets, progress = self._opened()
+        ranges = offsets.batch_ranges(from_json(start), from_json(end))
+        announced = progress.announcement(ranges) if self.options.commit_offsets else None
+        return [
+            RangePartition(one, announced[1] if announced is not None and one is announced[0] else None)
+            for one in ranges
+        ]
+
+    def stop(self) -> None:
+        """Close the driver's connections."""
+        if self._driver is not None:
+            self._driver[0].cluster.close()
+            self._driver = None
+
+
+class TidelogStreamReader(_StreamReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow: `spark.readStream.format("tidelog")`."""
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """The limits of the options; a trigger that wants everything goes without."""
         if self.options.offsets_per_trigger_max is not None:
             return ReadMaxRows(self.options.offsets_per_trigger_max)
@@ -162,7 +186,7 @@ class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerA
         """What is appended from now on is for the next run."""
         self._opened()[0].stop_at_present()
 
-    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
+    def latestOffset(self, start: OffsetJson, limit: Any) -> OffsetJson:  # noqa: N802
         """Where the next micro-batch ends; what lies before `start` has been processed."""
         offsets, progress = self._opened()
         begin = from_json(start)
@@ -174,21 +198,53 @@ class TidelogStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerA
         """The ends of the partitions, for the query's progress report."""
         return to_json(self._opened()[0].latest())
 
-    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch."""
-        offsets, progress = self._opened()
-        ranges = offsets.batch_ranges(from_json(start), from_json(end))
-        announced = progress.announcement(ranges) if self.options.commit_offsets else None
-        return [
-            RangePartition(one, announced[1] if announced is not None and one is announced[0] else None)
-            for one in ranges
-        ]
-
     def commit(self, end: OffsetJson) -> None:
         """Nothing is left to do: see `latestOffset`."""
 
-    def stop(self) -> None:
-        """Close the driver's connections."""
-        if self._driver is not None:
-            self._driver[0].cluster.close()
-            self._driver = None
+
+class UnlimitedStreamReader(_StreamReader, DataSourceStreamReader):
+    """The same for Spark 4.0 and 4.1, which say neither where a batch begins nor how large it may be.
+
+    A batch takes all there is: with a limit, Trigger.AvailableNow would end before what was there is read.
+    Where the query has come to is known from the batches that it was asked to plan; after a restart, that is
+    from the second one on, so what was lost before that is found when the batch is read.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._end: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_end": None}
+
+    def latestOffset(self) -> OffsetJson:  # noqa: N802
+        """Where the next micro-batch ends: at the ends of all partitions."""
+        offsets = self._opened()[0]
+        if self._end is None:
+            return to_json(offsets.latest())
+        return to_json(offsets.next_end(self._end, limited=False))
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
+        """The tasks of one micro-batch; the next begins where it ends."""
+        ranges = super().partitions(start, end)
+        self._end = from_json(end)
+        return ranges
+
+    def commit(self, end: OffsetJson) -> None:
+        """A batch is complete: Spark says so when it plans the next."""
+        if self.options.commit_offsets:
+            self._opened()[1].processed(from_json(end))
+
+
+def stream_reader(options: SourceOptions) -> DataSourceStreamReader:
+    """The reader for this Spark; limits that it cannot keep are a warning."""
+    if HAS_ADMISSION_CONTROL:
+        return TidelogStreamReader(options)
+    limits = {
+        "maxOffsetsPerTrigger": options.offsets_per_trigger_max,
+        "minOffsetsPerTrigger": options.offsets_per_trigger_min,
+    }
+    given = [name for name, value in limits.items() if value is not None]
+    if given:
+        log.warning(WITHOUT_LIMITS.format(options=" and ".join(given)))
+    return UnlimitedStreamReader(options)

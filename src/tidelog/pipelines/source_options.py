@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import BadOption
+from tidelog.client.option_rows import INT64_MAX, OptionRow, choice, flag, number, read_table, text
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.offset_planning import Offsets, parse_assignment, parse_offsets
 
@@ -25,34 +26,40 @@ OFFSETS_STRATEGY = "startingoffsetsstrategy"
 TIMESTAMP_STRATEGY = "startingoffsetsbytimestampstrategy"
 ENDING = ("endingtimestamp", "endingoffsetsbytimestamp", "endingoffsets")
 
-#: option names as they are documented
+#: by the field of SourceOptions that they fill
+ROWS: dict[str, OptionRow] = {
+    "offsets_strategy": choice("startingOffsetsStrategy", choices=("error", EARLIEST_TEXT), default="error"),
+    "timestamp_strategy": choice(
+        "startingOffsetsByTimestampStrategy", choices=("error", LATEST_TEXT), default="error"
+    ),
+    "fail_on_data_loss": flag("failOnDataLoss", default=True),
+    "include_headers": flag("includeHeaders", default=False),
+    "include_leader_epoch": flag("includeLeaderEpoch", default=False),
+    "partitions_min": number("minPartitions", least=1, most=INT64_MAX),
+    "records_per_partition_max": number("maxRecordsPerPartition", least=1, most=INT64_MAX),
+    "offsets_per_trigger_max": number("maxOffsetsPerTrigger", least=1, most=INT64_MAX),
+    "offsets_per_trigger_min": number("minOffsetsPerTrigger", least=1, most=INT64_MAX),
+    "group_id": text("group.id"),
+    "group_id_prefix": text("groupIdPrefix", default="tidelog-spark"),
+    "commit_offsets": flag("commitOffsets", default=True),
+    "poll_timeout_ms": number("kafkaConsumer.pollTimeoutMs", least=1, default=120_000),
+    "latest_offset_cache_ms": number("latestOffsetCacheMs", default=20),
+    "discovery_interval_ms": number("partitionDiscoveryIntervalMs", default=1_000),
+}
+#: option names as they are documented; those without a row are read together with others
 NAMES = (
     "subscribe",
     "subscribePattern",
     "assign",
     "startingOffsets",
-    "startingOffsetsStrategy",
     "startingOffsetsByTimestamp",
     "startingTimestamp",
-    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
     "endingOffsetsByTimestamp",
     "endingTimestamp",
-    "failOnDataLoss",
-    "includeHeaders",
-    "includeLeaderEpoch",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "isolationLevel",
-    "group.id",
-    "groupIdPrefix",
-    "commitOffsets",
-    "kafkaConsumer.pollTimeoutMs",
-    "latestOffsetCacheMs",
-    "partitionDiscoveryIntervalMs",
+    *(row.name for row in ROWS.values()),
 )
 #: of Spark's source, without meaning here
 TOLERATED = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "kafkaconsumer.consumercachetimeout")
@@ -80,7 +87,7 @@ _UNIT_MS = {
 }
 
 
-class Position(NamedTuple):
+class ReadBoundary(NamedTuple):
     """Where to start or end: a word (earliest, latest), offsets, timestamps, or one timestamp for all."""
 
     word: str | None = None
@@ -97,8 +104,8 @@ class SourceOptions:
     topics: tuple[str, ...]
     pattern: str | None
     assigned: tuple[TopicPartition, ...]
-    starting: Position
-    ending: Position
+    starting: ReadBoundary
+    ending: ReadBoundary
     #: a partition that startingOffsets does not name: `error` or `earliest`
     offsets_strategy: str
     #: a timestamp behind the last record: `error` or `latest`
@@ -125,10 +132,11 @@ class SourceOptions:
         _check_names(given)
         topics, pattern, assigned = _subscription(given)
         starting, ending = _positions(given, streaming)
-        least = _number(given, "minOffsetsPerTrigger", 1)
-        most = _number(given, "maxOffsetsPerTrigger", 1)
+        values = read_table(ROWS, given)
+        least, most = values["offsets_per_trigger_min"], values["offsets_per_trigger_max"]
         if least is not None and most is not None and least > most:
             raise BadOption(f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+        values["group_id"] = given.get("group.id", given.get("kafka.group.id"))
         return cls(
             client=_client_settings(given),
             topics=topics,
@@ -136,22 +144,8 @@ class SourceOptions:
             assigned=assigned,
             starting=starting,
             ending=ending,
-            offsets_strategy=_strategy(given, "startingOffsetsStrategy", EARLIEST_TEXT),
-            timestamp_strategy=_strategy(given, "startingOffsetsByTimestampStrategy", LATEST_TEXT),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", True),
-            include_headers=_flag(given, "includeHeaders", False),
-            include_leader_epoch=_flag(given, "includeLeaderEpoch", False),
-            partitions_min=_number(given, "minPartitions", 1),
-            records_per_partition_max=_number(given, "maxRecordsPerPartition", 1),
-            offsets_per_trigger_max=most,
-            offsets_per_trigger_min=least,
             trigger_delay_max_ms=parse_duration_ms(given.get("maxtriggerdelay", "15m")),
-            group_id=given.get("group.id", given.get("kafka.group.id")),
-            group_id_prefix=given.get("groupidprefix", "tidelog-spark"),
-            commit_offsets=_flag(given, "commitOffsets", True),
-            poll_timeout_ms=_number_or(given, "kafkaConsumer.pollTimeoutMs", 1, 120_000),
-            latest_offset_cache_ms=_number_or(given, "latestOffsetCacheMs", 0, 20),
-            discovery_interval_ms=_number_or(given, "partitionDiscoveryIntervalMs", 0, 1_000),
+            **values,
         )
 
 
@@ -208,7 +202,7 @@ def _subscription(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None
     return (), pattern, ()
 
 
-def _positions(given: Mapping[str, str], streaming: bool) -> tuple[Position, Position]:
+def _positions(given: Mapping[str, str], streaming: bool) -> tuple[ReadBoundary, ReadBoundary]:
     for names in (STARTING, ENDING):
         chosen = [name for name in names if name in given]
         if streaming and chosen and names is ENDING:
@@ -231,62 +225,30 @@ def _positions(given: Mapping[str, str], streaming: bool) -> tuple[Position, Pos
     return starting, ending
 
 
-def _position(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> Position:
+def _position(given: Mapping[str, str], names: tuple[str, str, str], default: str) -> ReadBoundary:
     """One timestamp for all goes before timestamps, those before offsets, as in Spark."""
     one_timestamp, timestamps, offsets = names
     if one_timestamp in given:
-        return Position(timestamp_ms=_number(given, one_timestamp, 0))
+        return ReadBoundary(timestamp_ms=number(one_timestamp, most=INT64_MAX).read(given[one_timestamp]))
     if timestamps in given:
         parsed = parse_offsets(timestamps, given[timestamps])
         if any(timestamp < 0 for timestamp in parsed.values()):
             raise BadOption(f"{timestamps} has timestamps below 0; they are milliseconds since 1970")
-        return Position(timestamps_ms=parsed)
-    text = given.get(offsets, default).strip()
-    if text.lower() in (LATEST_TEXT, EARLIEST_TEXT):
-        return Position(word=text.lower())
-    parsed = parse_offsets(offsets, text)
+        return ReadBoundary(timestamps_ms=parsed)
+    written = given.get(offsets, default).strip()
+    if written.lower() in (LATEST_TEXT, EARLIEST_TEXT):
+        return ReadBoundary(word=written.lower())
+    parsed = parse_offsets(offsets, written)
     if any(offset < -2 for offset in parsed.values()):
         raise BadOption(f"{offsets}: offsets are at least 0, or -1 for latest, or -2 for earliest")
-    return Position(offsets=parsed)
+    return ReadBoundary(offsets=parsed)
 
 
-def _strategy(given: Mapping[str, str], name: str, other: str) -> str:
-    text = given.get(name.lower(), "error").strip().lower()
-    if text not in ("error", other):
-        raise BadOption(f"{name} is error or {other}, not {text!r}")
-    return text
-
-
-def parse_duration_ms(text: str) -> int:
+def parse_duration_ms(duration: str) -> int:
     """`15m`, `90 seconds`, `200ms` in milliseconds; raises BadOption."""
-    found = _DURATION.fullmatch(text.lower())
+    found = _DURATION.fullmatch(duration.lower())
     unit = "" if found is None else found[2] or "ms"
     factor = _UNIT_MS.get(unit) or _UNIT_MS.get(unit.removesuffix("s"))
     if found is None or factor is None:
-        raise BadOption(f"maxTriggerDelay is a duration such as 15m or 30s, not {text!r}")
+        raise BadOption(f"maxTriggerDelay is a duration such as 15m or 30s, not {duration!r}")
     return int(found[1]) * factor
-
-
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
-    text = given.get(name.lower(), str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise BadOption(f"{name} is true or false, not {text!r}")
-    return text == "true"
-
-
-def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    try:
-        number = int(text)
-    except ValueError:
-        raise BadOption(f"{name} is a number, not {text!r}") from None
-    if number < least:
-        raise BadOption(f"{name} is at least {least}, not {number}")
-    return number
-
-
-def _number_or(given: Mapping[str, str], name: str, least: int, default: int) -> int:
-    number = _number(given, name, least)
-    return default if number is None else number

@@ -1,6 +1,6 @@
 """Topics that a pipeline writes and that are not there yet, made like those it reads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.cluster import Cluster
@@ -33,22 +33,28 @@ def make_missing(
     target: Mapping[str, str],
     names: Mapping[str, str],
     counts: Mapping[str, int] | None = None,
-) -> None:
+    settings: Callable[[str], Mapping[str, str]] = lambda topic: {},
+) -> dict[str, dict[str, str]]:
     """Make the target topics that are missing, with as many partitions as their source.
 
     `names` says for each topic of the source what it is called in the target; `counts`, how many partitions
-    the source has, if it is not a topic of a cluster. Raises CannotMakeTopic.
+    the source has, if it is not a topic of a cluster; `settings`, what the copy of a source's topic gets.
+    Returns what was made, with its settings. Raises CannotMakeTopic.
     """
     with Cluster(client_settings(target)) as cluster:
         missing = sorted(set(names.values()) - set(cluster.topics(names.values())))
         if not missing:
-            return
+            return {}
         topics = {name: topic for topic, name in names.items() if name in missing}
         sizes = partition_counts(source, list(topics.values())) if counts is None else counts
-        try:
-            create_topics(cluster, {name: sizes[topic] for name, topic in topics.items()})
-        except Refusal as refusal:
-            raise CannotMakeTopic(str(refusal)) from refusal
+        made: dict[str, dict[str, str]] = {}
+        for name, topic in topics.items():
+            made[name] = dict(settings(topic))
+            try:
+                create_topics(cluster, {name: sizes[topic]}, made[name])
+            except Refusal as refusal:
+                raise CannotMakeTopic(str(refusal)) from refusal
+        return made
 
 
 def create_topics(

@@ -4,15 +4,25 @@ A `Work` is a streaming query (`StreamingWork`) or a batch job in a thread of it
 runner asks each for its progress and whether it goes on; it does not know what they do.
 """
 
-import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-#: a query counts its dead letters as an observation of this name, with one column `count`
-DEAD_LETTERS = "dead_letters"
+from tidelog.pipelines.query_metrics import (
+    BatchFigures,
+    SourceProgress,
+    batch_figures,
+    dead_letters,
+    had_batch,
+    lag,
+    rate,
+    rows_dropped,
+    source_progress,
+)
+from tidelog.pipelines.sink_events import SinkCounts
+
 STOP_SECONDS_MAX = 60.0
 
 
@@ -33,6 +43,24 @@ class Progress:
     rows: int = 0
     dead_letters: int = 0
     message: str = ""
+    sources: tuple[SourceProgress, ...] = ()
+    #: of the last batch: how long Spark took for planning, reading and writing, committing
+    phases_ms: Mapping[str, int] = field(default_factory=dict)
+    #: of all stateful operators
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    watermark_ms: int | None = None
+    #: rows older than the watermark, since the start
+    rows_dropped: int = 0
+    #: transactions of the sink, since the start
+    commits: int = 0
+    aborts: int = 0
+
+    @classmethod
+    def read(cls, content: dict[str, Any]) -> "Progress":
+        """From the JSON that a status has."""
+        sources = tuple(SourceProgress(**one) for one in content.get("sources", ()))
+        return cls(**{**content, "sources": sources})
 
 
 class Work(Protocol):
@@ -60,34 +88,49 @@ class StreamingWork:
     def __init__(self, name: str, query: Any, count_dead_letters: Callable[[], int] | None = None) -> None:
         self.name = name
         self.query = query
+        #: set by the runner: the transactions of a query
+        self.count_transactions: Callable[[str], SinkCounts] = lambda query_id: SinkCounts()
         self._count = count_dead_letters
         self._rows = 0
         self._dead_letters = 0
+        self._rows_dropped = 0
+        self._figures = BatchFigures()
         self._seen_batch_id = -1
 
     def progress(self) -> Progress:
         last = None
         for last in self.query.recentProgress:
-            # An idle query reports too, with the id of the batch that is to come.
-            if last["batchId"] > self._seen_batch_id and "addBatch" in last["durationMs"]:
+            if last["batchId"] > self._seen_batch_id and had_batch(last):
                 self._seen_batch_id = last["batchId"]
                 self._rows += last["numInputRows"]
-                self._dead_letters += _observed(last)
-        dead_letters = self._dead_letters if self._count is None else self._count()
+                self._dead_letters += dead_letters(last)
+                self._rows_dropped += rows_dropped(last)
+                self._figures = batch_figures(last)
+        counted = self._dead_letters if self._count is None else self._count()
         message = self.query.status["message"]
         if last is None:
-            return Progress(self.name, dead_letters=dead_letters, message=message)
+            return Progress(self.name, dead_letters=counted, message=message)
+        sources = source_progress(last)
+        transactions = self.count_transactions(str(self.query.id))
         return Progress(
             self.name,
             last["batchId"],
             last["numInputRows"],
-            _rate(last["inputRowsPerSecond"]),
-            _rate(last["processedRowsPerSecond"]),
+            rate(last["inputRowsPerSecond"]),
+            rate(last["processedRowsPerSecond"]),
             last["durationMs"].get("triggerExecution"),
-            _lag(last["sources"]),
+            lag(sources),
             self._rows,
-            dead_letters,
+            counted,
             message,
+            sources,
+            self._figures.phases_ms,
+            self._figures.state_rows,
+            self._figures.state_bytes,
+            self._figures.watermark_ms,
+            self._rows_dropped,
+            transactions.commits,
+            transactions.aborts,
         )
 
     def is_active(self) -> bool:
@@ -102,35 +145,6 @@ class StreamingWork:
 
     def __repr__(self) -> str:
         return f"<StreamingWork {self.name} {self.query.id}>"
-
-
-def _rate(value: Any) -> float | None:
-    """Spark says 'NaN' of a batch that took no time."""
-    return None if value is None or value != value or isinstance(value, str) else float(value)
-
-
-def _observed(progress: Any) -> int:
-    row = progress["observedMetrics"].get(DEAD_LETTERS)
-    if row is None:
-        return 0
-    return int(row["count"] if isinstance(row, dict) else row.asDict()["count"])
-
-
-def _lag(sources: Any) -> int | None:
-    total: int | None = None
-    for source in sources:
-        ends, done = source["latestOffset"], source["endOffset"]
-        ends = json.loads(ends) if isinstance(ends, str) else ends
-        done = json.loads(done) if isinstance(done, str) else done
-        if not isinstance(ends, dict) or not isinstance(done, dict):
-            continue
-        for topic, partitions in ends.items():
-            if isinstance(partitions, dict):
-                behind = (
-                    int(end) - int(done.get(topic, {}).get(number, 0)) for number, end in partitions.items()
-                )
-                total = (total or 0) + sum(max(0, one) for one in behind)
-    return total
 
 
 class BatchWork:

@@ -6,25 +6,17 @@ from types import ModuleType
 
 from tidelog.pipelines import commit_protocol
 
-_DECIDING = """\
-    is_ours: bool = yield WriteDecision(driver, decision)
-    if is_ours:
-        # Within the driver's own, short transaction: were they open now but not when it is committed, then
-        # that would have timed out as well.
-        still_open: frozenset[Transaction] = frozenset((yield StillOpen(transactions)))
-"""
-
 MUTANTS: list[tuple[str, str, str]] = [
     (
         "transactions are ended before the batch is decided",
         "    is_ours: bool = yield WriteDecision(driver, decision)\n",
-        "    yield End(transactions, committed=True)\n"
+        "    yield End(decision.transactions, committed=True)\n"
         "    is_ours: bool = yield WriteDecision(driver, decision)\n",
     ),
     (
         "a fenced driver goes on",
-        "    if not is_ours:\n",
-        "    if False:\n",
+        "    if not is_ours:\n        raise _fenced(query, batch_id)\n",
+        "",
     ),
     (
         "no check whether the batch was decided before",
@@ -43,8 +35,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ),
     (
         "what an earlier driver decided is not finished",
-        "    if log.decision is not None and not log.is_settled:\n",
-        "    if False:\n",
+        "    yield from _settle(driver, log)\n    if log.decided_batch_id",
+        "    if log.decided_batch_id",
     ),
     (
         "a replay commits what it wrote",
@@ -53,9 +45,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ),
     (
         "a batch is marked done before its transactions are ended",
-        "    if decision.transactions:\n        outcomes",
-        "    yield MarkDone(decision.query, decision.batch_id)\n"
-        "    if decision.transactions:\n        outcomes",
+        "    lost: list[Transaction] = []\n",
+        "    lost: list[Transaction] = []\n    yield MarkDone(decision.query, decision.batch_id)\n",
     ),
     (
         "the sweep takes the next batch too",
@@ -69,19 +60,69 @@ MUTANTS: list[tuple[str, str, str]] = [
     ),
     (
         "the sweep comes before the decision",
-        "    decision = Decision(query, batch_id, transactions)\n",
-        "    decision = Decision(query, batch_id, transactions)\n    yield from _sweep(query, batch_id)\n",
+        "    yield from _look(decision)\n",
+        "    yield from _look(decision)\n    yield from _sweep(query, batch_id)\n",
     ),
     (
-        "transactions that are gone are decided all the same",
-        "        if gone:\n",
-        "        if False:\n",
+        "records that are gone are decided all the same",
+        "    if missing is not None:\n",
+        "    if False:\n",
     ),
     (
-        "transactions are looked at before the driver's own one is open",
-        _DECIDING,
-        "    seen = yield StillOpen(transactions)\n"
-        + _DECIDING.replace("(yield StillOpen(transactions))", "seen"),
+        "a batch that is given up leaves its transactions open",
+        "        yield End(decision.transactions, committed=False)\n        raise BatchTooOld",
+        "        raise BatchTooOld",
+    ),
+    (
+        "nobody looks for the records of attempts that took long",
+        "    if not gone and not decision.held:\n",
+        "    if not gone:\n",
+    ),
+    (
+        "what attempts held is not published",
+        "    unpublished = (*lost, *decision.held)\n",
+        "    unpublished = tuple(lost)\n",
+    ),
+    (
+        "what timed out after the decision is not published",
+        "    unpublished = (*lost, *decision.held)\n",
+        "    unpublished = decision.held\n",
+    ),
+    (
+        "what was committed is published as well",
+        "    unpublished = (*lost, *decision.held)\n",
+        "    unpublished = decision.transactions + decision.held if lost else decision.held\n",
+    ),
+    (
+        "publishing begins anew after a restart",
+        "        yield from _publish(driver, decision, unpublished, log.published)\n",
+        "        yield from _publish(driver, decision, unpublished, START)\n",
+    ),
+    (
+        "a fenced driver counts a piece as published",
+        "        is_ours: bool = yield CommitSome(driver)\n        if not is_ours:\n",
+        "        is_ours: bool = yield CommitSome(driver)\n        if False:\n",
+    ),
+    (
+        "a batch is published before it is decided",
+        "    is_ours: bool = yield WriteDecision(driver, decision)\n",
+        "    yield from _publish(driver, decision, decision.held, log.published) if decision.held else ()\n"
+        "    is_ours: bool = yield WriteDecision(driver, decision)\n",
+    ),
+    (
+        "it is published before the others are ended",
+        "    lost: list[Transaction] = []\n",
+        "    lost: list[Transaction] = []\n"
+        "    if decision.transactions:\n"
+        "        still = yield StillOpen(decision.transactions)\n"
+        "        gone = tuple(one for one in decision.transactions if one not in frozenset(still))\n"
+        "        if gone:\n"
+        "            yield from _publish(driver, decision, gone, log.published)\n",
+    ),
+    (
+        "nobody counts what was published",
+        "    if position.records != decision.records.count_of(transactions):\n",
+        "    if False:\n",
     ),
     (
         "attempts of a task share a transactional id",
@@ -90,13 +131,13 @@ MUTANTS: list[tuple[str, str, str]] = [
     ),
     (
         "a failed job aborts without a look whether it was decided",
-        "        log = yield ReadCommitLog(query)\n    if log.decision is None:\n",
-        "        yield ReadCommitLog(query)\n    if log.decision is None:\n",
+        "        log = yield ReadCommitLog(query)\n        yield from _settle(driver, log)\n    if log",
+        "        yield ReadCommitLog(query)\n    if log",
     ),
     (
         "a failed job does not finish what was decided",
-        "    elif not log.is_settled:\n        yield from _end_decided(log.decision)\n",
-        "",
+        "        yield from _settle(driver, log)\n    if log.decision is None and",
+        "    if log.decision is None and",
     ),
     (
         "a failed job leaves open what was not reported",
@@ -105,20 +146,16 @@ MUTANTS: list[tuple[str, str, str]] = [
     ),
     (
         "a failed job does not claim its name",
-        "        yield Claim(query)\n        log = yield ReadCommitLog(query)\n",
-        "        log = yield ReadCommitLog(query)\n",
+        "        driver: Driver = yield Claim(query)\n        log = yield",
+        "        driver = Driver('', 0, 0)\n        log = yield",
     ),
     (
         "a commit that is tried again aborts what it has decided",
-        "    if log.decision is not None and not log.is_settled:\n",
+        "    yield from _settle(driver, log)\n    if log.decided_batch_id",
         "    if log.decided_batch_id >= batch_id and not log.is_settled:\n"
-        "        yield End(transactions, committed=False)\n"
-        "    if log.decision is not None and not log.is_settled:\n",
-    ),
-    (
-        "a lost transaction is passed over",
-        "        if lost:\n",
-        "        if False:\n",
+        "        yield End(decision.transactions, committed=False)\n"
+        "        log = log._replace(done_batch_id=log.decided_batch_id)\n"
+        "    yield from _settle(driver, log)\n    if log.decided_batch_id",
     ),
 ]
 

@@ -6,6 +6,9 @@ does the next step, who dies, when another driver starts. Between any two steps 
 Spark's part: the checkpoint names the next batch; a driver runs the batch's tasks, each as one attempt or
 more, takes the first report of each, and commits. A driver whose commit fails dies, as a query does.
 
+Time may run out for any open transaction at any moment, decided or not; attempts that write for long abort
+what they wrote and report it as held. What was aborted stays in the log until it is cleaned.
+
 `JobWorld` is a batch job without a name of its own: one driver, whose requests may fail, having come to
 pass or not, or coming to pass later. It does what `sink._commit_job` and `sink._abandon_job` do.
 """
@@ -32,6 +35,16 @@ class ModelTransaction:
     batch_id: int
     partition: int
     written: bool = False
+    #: how often its record was written again for readers to see
+    published: int = 0
+    #: a driver has aborted it
+    unwanted: bool = False
+    #: the log does not have the aborted record any more
+    cleaned: bool = False
+
+    @property
+    def visible(self) -> int:
+        return self.published + (self.written and self.state == COMMITTED)
 
 
 @dataclass
@@ -42,6 +55,10 @@ class ModelCluster:
     transactions: dict[str, ModelTransaction] = field(default_factory=dict)
     driver_epoch: int = 0
     pending_decision: Any = None
+    #: what is being published, and how far that is
+    pending_piece: tuple[list[str], Any] | None = None
+    #: of the newest decision
+    position: Any = None
     decisions: list[Any] = field(default_factory=list)
     done_batch_id: int = -1
     producer_ids: Any = field(default_factory=lambda: itertools.count(1))
@@ -61,9 +78,10 @@ class ModelCluster:
         if (known.producer_id, known.epoch) == (transaction.producer_id, transaction.producer_epoch):
             if known.state == OPEN:
                 known.state = wanted
+                known.unwanted = not committed
             if known.state == wanted:
-                return self.protocol.Outcome.ENDED
-        return self.protocol.Outcome.LOST
+                return self.protocol.EndTxnOutcome.ENDED
+        return self.protocol.EndTxnOutcome.LOST
 
     def is_open(self, transaction: Any) -> bool:
         known = self.transactions[transaction.transactional_id]
@@ -73,11 +91,12 @@ class ModelCluster:
         match type(request).__name__:
             case "Claim":
                 self.driver_epoch += 1
-                self.pending_decision = None
+                self.pending_decision = self.pending_piece = None
                 return self.protocol.Driver("driver", 0, self.driver_epoch)
             case "ReadCommitLog":
                 newest = self.decisions[-1] if self.decisions else None
-                return self.protocol.CommitLog(newest, self.done_batch_id)
+                position = self.position or self.protocol.START
+                return self.protocol.CommitLog(newest, self.done_batch_id, position)
             case "StillOpen":
                 return tuple(filter(self.is_open, request.transactions))
             case "WriteDecision":
@@ -90,12 +109,21 @@ class ModelCluster:
                     return False
                 # through its stored form, as a real one
                 self.decisions.append(self.protocol.Decision.from_json(self.pending_decision.to_json()))
-                self.pending_decision = None
+                self.pending_decision = self.position = None
                 return True
-            case "DropDecision":
-                if request.driver.producer_epoch == self.driver_epoch:
-                    self.pending_decision = None
-                return None
+            case "WhatIsMissing":
+                found = [self.transactions[one.transactional_id] for one in request.transactions]
+                return "it was cleaned away" if any(one.cleaned for one in found) else None
+            case "PublishSome":
+                return self._publish_some(request)
+            case "CommitSome":
+                if request.driver.producer_epoch != self.driver_epoch or self.pending_piece is None:
+                    return False
+                names, self.position = self.pending_piece
+                for name in names:
+                    self.transactions[name].published += 1
+                self.pending_piece = None
+                return True
             case "MarkDone":
                 self.done_batch_id = request.batch_id
                 return None
@@ -107,11 +135,26 @@ class ModelCluster:
                 )
         raise AssertionError(f"no such request: {request}")
 
+    def _publish_some(self, request: Any) -> Any:
+        """One transaction's record at a time; `span` counts them."""
+        if request.driver.producer_epoch != self.driver_epoch:
+            return None
+        names = sorted(one.transactional_id for one in request.decision.transactions + request.decision.held)
+        number = request.position.span
+        wanted = {one.transactional_id for one in request.transactions}
+        known = self.transactions[names[number]]
+        piece = [names[number]] if names[number] in wanted and known.written and not known.cleaned else []
+        position = self.protocol.PublishPosition(
+            number + 1, 0, request.position.records + len(piece), number + 1 == len(names)
+        )
+        self.pending_piece = (piece, position)
+        return position
+
     def decided(self) -> set[str]:
         return {
             transaction.transactional_id
             for decision in self.decisions
-            for transaction in decision.transactions
+            for transaction in decision.transactions + decision.held
         }
 
 
@@ -134,8 +177,8 @@ class World:
         self.names = itertools.count()
         self.lost: list[Exception] = []
         self.too_old: list[Exception] = []
-        #: how attempts behave: chance of a second one, chance that one dies on the way
-        self.extra_attempts, self.dying_attempts = 0.0, 0.0
+        #: how attempts behave: chance of a second one, that one dies on the way, that one takes long
+        self.extra_attempts, self.dying_attempts, self.long_attempts = 0.0, 0.0, 0.0
 
     def start_driver(self) -> str:
         return self._start("driver", self._driver)
@@ -159,21 +202,26 @@ class World:
         self.actors.pop(name).close()
 
     def time_out(self) -> bool:
-        """The cluster aborts an open transaction that no decision names.
+        """The cluster aborts an open transaction, of a task or of the driver."""
+        still_open = [name for name, known in self.cluster.transactions.items() if known.state == OPEN]
+        if still_open:
+            self.cluster.transactions[self.choose.choice(still_open)].state = ABORTED
+        elif self.cluster.pending_decision is None and self.cluster.pending_piece is None:
+            return False
+        if not still_open or self.choose.random() < 0.5:
+            self.cluster.pending_decision = self.cluster.pending_piece = None
+        return True
 
-        The transaction in which a decision is written has the shorter time, and goes first.
-        """
-        decided = self.cluster.decided()
-        undecided = [
-            name
-            for name, known in self.cluster.transactions.items()
-            if known.state == OPEN and name not in decided
+    def clean(self) -> bool:
+        """The log loses the record of an aborted transaction."""
+        aborted = [
+            known
+            for known in self.cluster.transactions.values()
+            if known.state == ABORTED and known.written and not known.cleaned
         ]
-        if undecided:
-            name = self.choose.choice(undecided)
-            self.cluster.transactions[name].state = ABORTED
-            self.cluster.pending_decision = None
-        return bool(undecided)
+        if aborted:
+            self.choose.choice(aborted).cleaned = True
+        return bool(aborted)
 
     # Actors
 
@@ -188,11 +236,13 @@ class World:
                     self._start("attempt", self._attempt, batch_id, partition, reports, False)
             yield from self._wait_for(batch_id, reports)
             try:
-                yield from self._commit(batch_id, tuple(reports[p] for p in sorted(reports)))
+                yield from self._commit(batch_id, reports)
             except self.protocol.FencedDriver:
                 return
             except self.protocol.BatchTooOld as fault:
                 self.too_old.append(fault)
+                left = [one for one, _ in reports.values() if self.cluster.is_open(one)]
+                assert not left, f"given up, and left open: {left}"
                 return
             except self.protocol.LostTransactions as fault:
                 self.lost.append(fault)
@@ -222,11 +272,22 @@ class World:
         if self.cluster.is_open(transaction):
             self.cluster.transactions[transaction.transactional_id].written = True
         yield
-        if not dies and self.cluster.is_open(transaction):
-            reports.setdefault(partition, transaction)
+        if dies or not self.cluster.is_open(transaction):
+            return
+        is_held = self.choose.random() < self.long_attempts
+        if is_held:
+            self.cluster.transactions[transaction.transactional_id].state = ABORTED
+            yield
+        reports.setdefault(partition, (transaction, is_held))
 
-    def _commit(self, batch_id: int, transactions: tuple[Any, ...]) -> Actor:
-        yield from self._carry_out(self.protocol.commit(QUERY, batch_id, transactions))
+    def _commit(self, batch_id: int, reports: dict[int, Any]) -> Actor:
+        written, held = (
+            [transaction for _, (transaction, is_held) in sorted(reports.items()) if is_held == wanted]
+            for wanted in (False, True)
+        )
+        counts = {one.producer_id: 1 for one in (*written, *held)}
+        records = self.protocol.Records((), counts)
+        yield from self._carry_out(self.protocol.commit(QUERY, batch_id, written, held, records))
 
     def _carry_out(self, steps: Any) -> Actor:
         answer: Any = None
@@ -255,14 +316,16 @@ class World:
     def copies(self) -> dict[tuple[int, int], int]:
         counts: dict[tuple[int, int], int] = {}
         for known in self.cluster.transactions.values():
-            if known.state == COMMITTED and known.written:
+            if known.visible:
                 place = (known.batch_id, known.partition)
-                counts[place] = counts.get(place, 0) + 1
+                counts[place] = counts.get(place, 0) + known.visible
         return counts
 
     def check(self) -> None:
         twice = {place: count for place, count in self.copies().items() if count > 1}
         assert not twice, f"written twice: {twice}"
+        for name in self.cluster.decided():
+            assert not self.cluster.transactions[name].unwanted, f"a driver aborted what is decided: {name}"
         batches = [decision.batch_id for decision in self.cluster.decisions]
         assert batches == sorted(set(batches)), f"decided twice or out of order: {batches}"
         for batch_id in range(self.committed_batch_id + 1):
@@ -285,16 +348,19 @@ class World:
         assert not self.actors, f"no end in sight: {list(self.actors)}"
         for more_batches in (0, 0, 1):
             self.batches += more_batches
+            self.long_attempts = 0.0
             driver = self.start_driver()
             while driver in self.actors:
                 for name in list(self.actors):
                     if name in self.actors:
                         self.step(name)
-        assert self.committed_batch_id == self.batches - 1, "the query does not end"
+        assert self.lost or self.committed_batch_id == self.batches - 1, "the query does not end"
 
     def check_end(self) -> None:
-        assert not self.lost, self.lost
         self.check()
+        if self.lost and any(known.cleaned for known in self.cluster.transactions.values()):
+            return
+        assert not self.lost, self.lost
         expected = {(b, p): 1 for b in range(self.batches) for p in range(self.partitions)}
         assert self.copies() == expected, f"visible: {self.copies()}"
 
@@ -312,6 +378,7 @@ class JobWorld(World):
         super().__init__(protocol, batches=1, partitions=choose.randint(1, 3), choose=choose)
         self.failing_requests, self.failing_tasks = failing_requests, failing_tasks
         self.extra_attempts, self.dying_attempts = choose.choice([0, 0.5]), choose.choice([0, 0.3])
+        self.long_attempts = choose.choice([0, 0, 0.5])
         self.may_be_decided = False
         #: when the last commit, or its abandoning, began
         self.open_before: set[str] = set()
@@ -346,7 +413,7 @@ class JobWorld(World):
             return
         yield from self._wait_for(0, reports)
         try:
-            yield from self._commit_job(tuple(reports[p] for p in sorted(reports)))
+            yield from self._commit_job(reports)
         except (ClusterAway, self.protocol.FencedDriver, self.protocol.BatchTooOld):
             yield from self._abandon(reports, was_committing=True)
         except self.protocol.LostTransactions as fault:
@@ -354,22 +421,23 @@ class JobWorld(World):
         else:
             self.end = "saved"
 
-    def _commit_job(self, transactions: tuple[Any, ...]) -> Actor:
+    def _commit_job(self, reports: dict[int, Any]) -> Actor:
         while True:
             try:
-                yield from self._commit(0, transactions)
+                yield from self._commit(0, reports)
                 return
-            except ClusterAway:
+            except (ClusterAway, self.protocol.FencedDriver):
+                # Nobody but ourselves can fence us: an earlier claim that arrived late, or our own time.
                 if not self.may_be_decided or self.choose.random() < 0.3:  # the time is over
                     raise
 
     def _abandon(self, reports: dict[int, Any], *, was_committing: bool) -> Actor:
-        written = tuple(reports.values())
+        written = tuple(transaction for transaction, _ in reports.values())
         try:
             yield from self._carry_out(
                 self.protocol.abandon(QUERY, 0, written, was_committing=was_committing)
             )
-        except ClusterAway:
+        except (ClusterAway, self.protocol.FencedDriver):
             self.end = "unknown"
         except self.protocol.LostTransactions as fault:
             self.lost.append(fault)

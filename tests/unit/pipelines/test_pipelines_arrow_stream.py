@@ -9,15 +9,16 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidelog.client.client_settings import READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import LATEST
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines import arrow_stream
-from tidelog.pipelines.arrow_stream import Columns, cluster_of, read_range
+from tidelog.pipelines.arrow_stream import Columns, read_range
 from tidelog.pipelines.data_loss import DataLoss
 from tidelog.pipelines.offset_planning import OffsetRange
+from tidelog.pipelines.shared_clusters import cluster_of
 from tidelog.testing.broker import RunningBroker
 
 SECONDS_MAX = 60
@@ -82,7 +83,7 @@ def test_content(bootstrap: str, topic: str) -> None:
         for n in range(500)
     ]
     for number, (key, value, headers) in enumerate(rows):
-        producer.produce(topic, value, key, headers=headers if number % 2 else None, timestamp=5_000 + number)
+        producer.produce(topic, value, key, headers=headers if number % 2 else None, timestamp=5_000 + number)  # type: ignore[arg-type]
     assert producer.flush(SECONDS_MAX) == 0
     table = read(settings(bootstrap), topic, 0, 500, Columns(headers=True, leader_epoch=True)).to_pydict()
     assert list(zip(table["key"], table["value"], strict=True)) == [row[:2] for row in rows]

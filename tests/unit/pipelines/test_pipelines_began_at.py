@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_pipelines_query_offsets import A0, A1, A2, LOGS, SmallCluster
 
+from tests.unit.pipelines.test_pipelines_query_offsets import A0, A1, A2, LOGS, SmallCluster
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.began_at import notes_folder, with_noted_start
 from tidelog.pipelines.data_loss import DataLoss

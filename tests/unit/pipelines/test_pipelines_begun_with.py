@@ -142,7 +142,7 @@ def test_what_spark_refuses_begins_nothing_and_is_told_in_words(
         raise AnalysisException("[UNRESOLVED_COLUMN] no column x\n\nJVM stacktrace:\njava.lang…")
 
     monkeypatch.setattr(type(pipeline), "start", lambda self, spark, plan: refuse(spark, plan))
-    with pytest.raises(ClientFault, match=r"Spark cannot run this: \[UNRESOLVED_COLUMN\] no column x$"):
+    with pytest.raises(ClientFault, match=r"Spark cannot run this: no column x$"):
         planning.start(None, plan)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(type(pipeline), "start", lambda self, spark, plan: [])

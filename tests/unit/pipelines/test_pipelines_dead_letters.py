@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from tidelog.client import dead_letter_headers as names
-from tidelog.client.dead_letter_headers import read_headers
+from tidelog.admin import dead_letter_headers as names
+from tidelog.admin.dead_letter_headers import read_headers
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.poison import POISON_MAX, SMALL_BATCH, Place, TooMuchPoison, condition, halve
 from tidelog.pipelines.ready.replay import chunk_size, cut, parse_time_ms

@@ -1,6 +1,7 @@
 """Definitions and plans: what a file says, what is refused in which words, and the plan in words."""
 
 import json
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,45 @@ def test_functions_of_the_file_travel_by_value_and_those_of_python_by_name(tmp_p
     assert len(cloudpickle.list_registry_pickle_by_value()) == 1
     assert definition.steps[0].each is not None
     assert b"double" in cloudpickle.dumps(definition.steps[0].each.load())
+
+
+#: of a pipeline of which a page shows a part
+REST = "kind: archive\nbootstrap: localhost:9092\noptions: {topic: t, path: /tmp/t}\n"
+PAGES = Path(__file__).parents[3] / "docs"
+EXAMPLES = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in sorted(PAGES.glob("pipelines-*.md"))
+    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL), 1)
+]
+
+
+@pytest.mark.parametrize("block", EXAMPLES)
+def test_every_pipeline_of_the_pages_is_one(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "example.yaml"
+    is_whole = "kind:" in block or "sources:" in block
+    file.write_text(block if is_whole else REST + block)
+    plan = make_plan(load_definition(file))
+    assert plan.explain()
+
+
+def test_words_of_a_yaml_file_mean_what_is_written(tmp_path: Path) -> None:
+    """Only true and false are booleans (YAML 1.2): `on` is the name of an option, `no` is a country."""
+    file = tmp_path / "words.yaml"
+    file.write_text("kind: join\noptions: {on: order, left: no, right: 'yes', to: 010, type: 1:30}\nname: y")
+    definition = load_definition(file)
+    assert (definition.kind, definition.run.name) == ("join", "y")
+    assert definition.options == {"on": "order", "left": "no", "right": "yes", "to": 10, "type": "1:30"}
+    file.write_text("kind: archive\nkind: join")
+    with pytest.raises(BadOption, match=r"this is not YAML.*duplicate key"):
+        load_definition(file)
+
+
+def test_spark_connect_is_refused_in_words() -> None:
+    content = {
+        "bootstrap": "localhost:9092",
+        "master": "sc://spark.example.com:15002",
+        "sources": {"orders": {"topic": "orders"}},
+        "sinks": [{"topic": "out"}],
+    }
+    with pytest.raises(BadOption, match="is Spark Connect, and a pipeline is its own driver"):
+        make_plan(read_definition(content, stem="x"))

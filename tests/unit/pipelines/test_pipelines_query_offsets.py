@@ -10,7 +10,7 @@ from tidelog.client.faults import BadOption, LinkFault
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.data_loss import DataLoss
 from tidelog.pipelines.offset_planning import OffsetRange
-from tidelog.pipelines.progress import PAUSE_AFTER_TROUBLE_SECONDS, Progress
+from tidelog.pipelines.progress import PAUSE_AFTER_TROUBLE_SECONDS, OffsetCommitter
 from tidelog.pipelines.query_offsets import QueryOffsets
 from tidelog.pipelines.source_options import SourceOptions
 
@@ -71,10 +71,10 @@ class SmallCluster:
         return sorted(self.groups)
 
     def commits(self, group_id: str, partitions: list[TopicPartition]) -> dict[TopicPartition, Any]:
-        from tidelog.client.cluster import Committed
+        from tidelog.client.cluster import OffsetAndMetadata
 
         rows = self.groups[group_id]
-        return {where: Committed(*rows[where]) for where in partitions if where in rows}
+        return {where: OffsetAndMetadata(*rows[where]) for where in partitions if where in rows}
 
 
 class Clock:
@@ -226,14 +226,14 @@ def test_a_first_batch_that_would_begin_behind_its_end_is_told(caplog: pytest.Lo
 
 
 def test_partitions_that_are_not_named_may_begin_at_their_beginning() -> None:
-    given = {"startingOffsets": '{"a":{"0":40}}', "startingOffsetsStrategy": "earliest"}
+    given: dict[str, Any] = {"startingOffsets": '{"a":{"0":40}}', "startingOffsetsStrategy": "earliest"}
     assert query(LOGS, **given)[0].starting() == {A0: 40, A1: 20}
     for more in ({}, {"subscribePattern": "a"}, {"assign": '{"a":[0,1]}'}):
         given["startingOffsets"] = '{"b":{"0":1}}'
         with pytest.raises(BadOption, match="names b-0, which the query does not read"):
-            query(LOGS, **given, **more)[0].starting()
+            query(LOGS, **given, **more)[0].starting()  # type: ignore[arg-type]
         given["startingOffsets"] = '{"a":{"0":40,"1":-1}}'
-        assert query(LOGS, **given, **more)[0].starting() == {A0: 40, A1: 50}
+        assert query(LOGS, **given, **more)[0].starting() == {A0: 40, A1: 50}  # type: ignore[arg-type]
 
 
 def test_an_idle_query_seldom_asks() -> None:
@@ -268,7 +268,7 @@ def test_tasks() -> None:
 
 def test_progress_with_a_group_that_was_named() -> None:
     cluster, clock = SmallCluster(LOGS), Clock()
-    progress = Progress(cluster, "mine", "tidelog-spark", clock)  # type: ignore[arg-type]
+    progress = OffsetCommitter(cluster, "mine", "tidelog-spark", clock)  # type: ignore[arg-type]
     assert progress.announcement([OffsetRange(A0, 0, 1)]) is None
     for _ in range(3):
         progress.processed({A0: 5})
@@ -279,7 +279,7 @@ def test_progress_with_a_group_that_was_named() -> None:
 
 def test_progress_finds_the_group_that_a_task_announced() -> None:
     cluster, clock = SmallCluster(LOGS), Clock()
-    progress = Progress(cluster, None, "tidelog-spark", clock)  # type: ignore[arg-type]
+    progress = OffsetCommitter(cluster, None, "tidelog-spark", clock)  # type: ignore[arg-type]
     progress.processed({A0: 0})
     assert cluster.groups == {}
     announced = progress.announcement([OffsetRange(A0, 3, 5), OffsetRange(A1, 0, 5)])
@@ -295,7 +295,7 @@ def test_progress_finds_the_group_that_a_task_announced() -> None:
 
 def test_progress_never_fails_a_query(caplog: pytest.LogCaptureFixture) -> None:
     cluster, clock = SmallCluster(LOGS), Clock()
-    progress = Progress(cluster, "mine", "tidelog-spark", clock)  # type: ignore[arg-type]
+    progress = OffsetCommitter(cluster, "mine", "tidelog-spark", clock)  # type: ignore[arg-type]
     cluster.broken = True
     progress.processed({A0: 5})
     progress.processed({A0: 6})

@@ -1,5 +1,6 @@
 """Who runs, how far it is, and asking for a stop, over the files of a pipeline; which Java is chosen."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tidelog.client.faults import BadOption
 from tidelog.client.pipeline_places import DIED, ENDED, RUNNING
 from tidelog.pipelines.java import CannotRun, java_home
-from tidelog.pipelines.running import AlreadyRunning, Place, Status, all_statuses
+from tidelog.pipelines.running import AlreadyRunning, OtherPipeline, Place, Status, all_statuses
 from tidelog.pipelines.work import Progress
 
 
@@ -30,6 +31,32 @@ def test_one_process_runs_a_pipeline_and_others_see_it(tmp_path: Path) -> None:
     with place:
         place.tell(status_of("orders", ENDED))
     assert place.status() == status_of("orders", ENDED)
+
+
+def test_another_file_does_not_get_the_name(tmp_path: Path) -> None:
+    mine, other, gone = (tmp_path / name for name in ("orders.yaml", "other.yaml", "gone.yaml"))
+    for path in (mine, other):
+        path.write_text("")
+    place = Place("orders", tmp_path / "state")
+    place.check_same(mine, "flow")  # nobody had it
+    with place:
+        place.tell(replace(status_of("orders", ENDED), origin=str(mine), kind="flow"))
+    place.check_same(mine, "flow")
+    place.check_same(mine, "mirror")  # it was edited
+    (tmp_path / "link.yaml").symlink_to(mine)
+    place.check_same(tmp_path / "link.yaml", "flow")
+    for origin, kind in ((other, "flow"), (None, "flow"), (None, "archive")):
+        with pytest.raises(OtherPipeline, match=rf"is {mine}.*another name.*--replace"):
+            place.check_same(origin, kind)
+    with place:
+        place.tell(replace(status_of("orders", ENDED), origin=str(gone), kind="flow"))
+    place.check_same(other, "flow")  # it was moved
+    with place:
+        place.tell(status_of("orders", ENDED))
+    place.check_same(None, "archive")
+    for origin, kind in ((None, "mirror"), (mine, "archive")):
+        with pytest.raises(OtherPipeline, match="kind archive, from the command line"):
+            place.check_same(origin, kind)
 
 
 def test_asking_for_a_stop(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Arrow columns to record batches, read back by the reader of single records."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,7 @@ def random_records(seed: int, count: int, *, headers: bool = True) -> list[Recor
 
     found = []
     for number in range(count):
-        row_headers = ()
+        row_headers: tuple[tuple[str, bytes | None], ...] = ()
         if headers and choose.random() < 0.4:
             row_headers = tuple((f"h{i}", field(200)) for i in range(choose.randint(1, 3)))
         timestamp_ms = 1_700_000_000_000 + choose.choice([0, -5, 1, 100_000, 2**40, -(2**40)])
@@ -54,8 +55,8 @@ def random_records(seed: int, count: int, *, headers: bool = True) -> list[Recor
     return found
 
 
-def read_back(batches: list) -> dict[int, list[tuple]]:
-    found: dict[int, list[tuple]] = {}
+def read_back(batches: list[Any]) -> dict[int, list[tuple[Any, ...]]]:
+    found: dict[int, list[tuple[Any, ...]]] = {}
     for partition, data, count in batches:
         header = read_header(data)
         assert header.size_bytes == len(data) and header.records_count == count
@@ -74,7 +75,7 @@ def test_records_come_back_as_they_were(codec: Codec, seed: int) -> None:
     choose = np.random.default_rng(seed)
     partitions = choose.integers(0, 5, len(records))
     batches = list(encode_batches(rows_of(records), partitions, {}, Stamp(), batch_bytes=20_000, codec=codec))
-    expected: dict[int, list[tuple]] = {}
+    expected: dict[int, list[tuple[Any, ...]]] = {}
     for record, partition in zip(records, partitions.tolist(), strict=True):
         expected.setdefault(partition, []).append(record[1:])
     assert read_back(batches) == expected

@@ -1,9 +1,14 @@
 """The sink's writing and committing against a real broker, without Spark."""
 
 import contextlib
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +16,9 @@ import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")  # Spark is an extra
+
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import LATEST, Cluster
@@ -23,14 +31,17 @@ from tidelog.client.transactional_writer import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
+from tidelog.pipelines import sink, sink_commits
 from tidelog.pipelines.commit_protocol import (
     BatchTooOld,
     Claim,
     CommitDecision,
+    CommitSome,
     Decision,
     End,
     FencedDriver,
     LostTransactions,
+    PublishSome,
     ReadCommitLog,
     Steps,
     Transaction,
@@ -40,9 +51,10 @@ from tidelog.pipelines.commit_protocol import (
 )
 from tidelog.pipelines.record_batches import BadRow, choose_partitions
 from tidelog.pipelines.record_columns import AbortedTransaction, decode
-from tidelog.pipelines.sink import TaskWriter
+from tidelog.pipelines.sink import TaskWrote
 from tidelog.pipelines.sink_commits import SinkCommits
 from tidelog.pipelines.sink_options import SinkOptions
+from tidelog.pipelines.task_writer import TaskWriter
 from tidelog.testing.broker import RunningBroker
 
 TOPIC = "out"
@@ -77,8 +89,24 @@ def write(options: SinkOptions, query: str, batch_id: int, attempt: str, values:
     return written
 
 
-def commits_of(options: SinkOptions, age_ms: float = 0, two_phase: bool = False) -> SinkCommits:
-    return SinkCommits(options.settings, options.transaction_timeout_ms, age_ms, two_phase)
+def commits_of(options: SinkOptions, age_ms: float = 0) -> SinkCommits:
+    return SinkCommits(options.settings, options.transaction_timeout_ms, age_ms)
+
+
+def report(options: SinkOptions, query: str, batch_id: int, attempt: str, values: list[str]) -> TaskWrote:
+    """What an attempt tells the driver."""
+    table = pa.record_batch({"key": pa.array(values), "value": pa.array(values)})
+    writer = TaskWriter(options, transaction_name(query, batch_id, 0, attempt))
+    transaction = writer.write(iter([table]))
+    return TaskWrote(query, transaction, writer.records, 0.0, False, writer.is_held, writer.spans())
+
+
+def held(options: SinkOptions, wrote: TaskWrote) -> TaskWrote:
+    """The same of an attempt that took long."""
+    assert wrote.transaction is not None
+    with Cluster(options.settings) as cluster:
+        end_transactions(cluster, [Producer(*wrote.transaction)], committed=False)
+    return replace(wrote, is_held=True)
 
 
 def wait_for_markers(cluster: Cluster) -> None:
@@ -198,30 +226,205 @@ def test_another_querys_open_decision_hides_nothing(broker: RunningBroker) -> No
         assert commits.execute(ReadCommitLog(neighbour)).decided_batch_id == 0
 
 
-def test_a_batch_that_took_too_long_is_given_up_whole(broker: RunningBroker, query: str) -> None:
-    options = options_of(broker)
-    written = write(options, query, 0, "a", [f"{query}-1"])
-    with (
-        commits_of(options, age_ms=options.transaction_timeout_ms * 0.6) as commits,
-        pytest.raises(BatchTooOld, match=r"transaction\.timeout\.ms"),
+def test_what_was_aborted_for_its_time_is_published_with_the_rest(broker: RunningBroker, query: str) -> None:
+    options = options_of(broker, kafka_compression_type="zstd")
+    values = [f"{query}-{number}" for number in range(90)]
+    timed_out = held(options, report(options, query, 0, "a", values[:30]))
+    wrote = [
+        replace(timed_out, is_held=False),  # it was open when it reported
+        held(options, report(options, query, 0, "b", values[30:60])),
+        report(options, query, 0, "c", values[60:]),
+    ]
+    lost = held(options, report(options, query, 0, "d", values))
+    assert lost.transaction is not None and visible(options, query, settled=False) == []
+    with commits_of(options) as commits:
+        done = commits.run(sink._commit_steps(0, wrote))
+    assert (done.transactions, done.published, done.swept) == (3, 60, 0)
+    assert visible(options, query) == sorted(values)
+    with commits_of(options) as commits:
+        assert commits.run(sink._commit_steps(0, [report(options, query, 0, "e", values)])).was_decided_before
+    assert visible(options, query) == sorted(values)
+
+
+def test_what_is_published_keeps_keys_partitions_order_headers_and_time(
+    broker: RunningBroker, query: str
+) -> None:
+    options = options_of(broker, kafka_batch_size="300")
+    numbers = list(range(200))
+    headers = pa.array(
+        [[{"key": "h", "value": b"%d" % number}] for number in numbers],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    table = pa.record_batch(
+        {
+            "key": pa.array([b"%d" % (number % 7) for number in numbers]),
+            "value": pa.array([f"{query}-{number:04}" for number in numbers]),
+            "headers": headers,
+            "timestamp": pa.array(np.array(numbers) * 1_000_000, pa.timestamp("us", "UTC")),
+        }
+    )
+    writer = TaskWriter(options, transaction_name(query, 0, 0, "a"))
+    transaction = writer.write(iter([table]))
+    wrote = held(options, TaskWrote(query, transaction, 200, 0.0, False, False, writer.spans()))
+    with commits_of(options) as commits:
+        commits.run(sink._commit_steps(0, [wrote]))
+    found = []
+    with Cluster(options.settings) as cluster:
+        wait_for_markers(cluster)
+        for partition in range(PARTITIONS):
+            place = TopicPartition(TOPIC, partition)
+            end = cluster.list_offsets({place: LATEST})[place].offset
+            offset, last = 0, ""
+            for piece in PartitionReader(cluster, place).slices(0, end, 10_000):
+                aborted = [AbortedTransaction(*one) for one in piece.aborted or ()]
+                columns, offset = decode(piece.records, offset, end, aborted=aborted, with_headers=True)
+                assert columns.headers is not None
+                for key, value, time_ms, header in zip(
+                    columns.keys.to_pylist(),
+                    columns.values.to_pylist(),
+                    columns.timestamps_ms.tolist(),
+                    columns.headers.to_pylist(),
+                    strict=True,
+                ):
+                    if value.decode().startswith(query):
+                        number = int(value[-4:])
+                        assert key == b"%d" % (number % 7) and time_ms == number * 1_000
+                        assert header == [{"key": "h", "value": b"%d" % number}]
+                        assert choose_partitions(pa.array([key]), PARTITIONS, 0)[0] == partition
+                        assert value.decode() > last, "in the order in which it was written"
+                        last = value.decode()
+                        found.append(number)
+    assert sorted(found) == numbers
+
+
+def test_a_driver_that_dies_while_it_publishes(
+    broker: RunningBroker, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece is a batch here; each time another driver goes on, and the first one wakes up late."""
+    monkeypatch.setattr(sink_commits, "PIECE_BYTES_MAX", 1)
+    options = options_of(broker, kafka_batch_size="200")
+    for pieces in (1, 2, 4, 7, 8):
+        name = f"{query}-{pieces}"
+        values = [f"{name}-{number}" for number in range(20)]
+        wrote = [held(options, report(options, name, 0, "a", values))]
+        with commits_of(options) as first, commits_of(options) as second:
+            steps = sink._commit_steps(0, wrote)
+            request = next(steps)
+            while pieces:
+                answer = first.execute(request)
+                pieces -= isinstance(request, PublishSome | CommitSome)
+                request = steps.send(answer)
+            assert visible(options, name, settled=False) != values
+            again = sink._commit_steps(0, [report(options, name, 0, "b", values)])
+            assert second.run(again).was_decided_before
+            with pytest.raises(FencedDriver):
+                while True:
+                    request = steps.send(first.execute(request))
+        assert visible(options, name) == sorted(values)
+
+
+def test_records_that_are_gone_are_not_decided(broker: RunningBroker, query: str) -> None:
+    """The words say how old it is and what is allowed; nothing is left open; the next try may succeed."""
+    broker.create_topic(query[:60], 1)
+    options = replace(options_of(broker), topic=query[:60])
+    wrote = [held(options, report(options, query, 0, "a", ["1", "2"])), report(options, query, 0, "b", ["3"])]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    place = KafkaPartition(query[:60], 0, 1)
+    admin.delete_records([place])[place].result(20)
+    with commits_of(options, age_ms=70_000) as commits, pytest.raises(BatchTooOld) as told:
+        commits.run(sink._commit_steps(0, wrote))
+    for words in (
+        "nothing of it is visible",
+        "70 s after it began",
+        "900 s",
+        "2 of their 2 records",
+        query[:60],
     ):
-        commits.run(commit(query, 0, [written]))
-    with commits_of(options, age_ms=options.transaction_timeout_ms * 0.6, two_phase=True) as commits:
-        assert commits.run(commit(query, 0, [written])).transactions == 1
-    assert visible(options, query) == [f"{query}-1"]
+        assert words in str(told.value)
+    with Cluster(options.settings) as cluster:
+        assert open_transactions(cluster, query) == []
+    with commits_of(options) as commits:
+        assert commits.run(sink._commit_steps(0, [report(options, query, 0, "c", ["3"])])).transactions == 1
 
 
-def test_a_decided_transaction_that_is_gone_is_told_every_time(broker: RunningBroker, query: str) -> None:
+def test_decided_records_that_are_gone_are_told_every_time(broker: RunningBroker, query: str) -> None:
+    """What another version decided without saying where it is, and what the log has lost since."""
+    broker.create_topic(query[:60], 1)
+    options = replace(options_of(broker), topic=query[:60])
+    wrote = report(options, query, 0, "a", [f"{query}-1"])
+    assert wrote.transaction is not None
+    records = sink.records_of([wrote])
+    for batch_id, known in enumerate((None, records)):
+        decision = Decision(query, batch_id, (wrote.transaction,), (), known)
+        with commits_of(options) as commits:
+            driver = commits.execute(Claim(query))
+            assert commits.execute(WriteDecision(driver, decision))
+            assert commits.execute(CommitDecision(driver))
+            end_transactions(commits._cluster, [Producer(*wrote.transaction)], committed=False)
+            if known is not None:
+                place = KafkaPartition(query[:60], 0, -1)
+                admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+                admin.delete_records([place])[place].result(20)
+        for _ in range(2):
+            with commits_of(options) as commits, pytest.raises(LostTransactions, match="are missing"):
+                commits.run(commit(query, batch_id, []))
+
+
+def test_what_timed_out_after_the_decision_is_published_by_the_next_driver(
+    broker: RunningBroker, query: str
+) -> None:
     options = options_of(broker)
-    written = write(options, query, 0, "a", [f"{query}-1"])
+    wrote = [report(options, query, 0, "a", [f"{query}-1"]), report(options, query, 0, "b", [f"{query}-2"])]
     with commits_of(options) as commits:
         driver = commits.execute(Claim(query))
-        assert commits.execute(WriteDecision(driver, Decision(query, 0, (written,))))
+        transactions = tuple(one.transaction for one in wrote if one.transaction is not None)
+        decision = Decision(query, 0, transactions, (), sink.records_of(wrote))
+        assert commits.execute(WriteDecision(driver, decision))
         assert commits.execute(CommitDecision(driver))
-        end_transactions(commits._cluster, [Producer(*written)], committed=False)
-    for _ in range(2):
-        with commits_of(options) as commits, pytest.raises(LostTransactions, match="are missing"):
-            commits.run(commit(query, 0, []))
+    held(options, wrote[0])  # nobody came for longer than its timeout
+    with commits_of(options) as commits:
+        assert commits.run(commit(query, 1, [])).published == 0
+    assert visible(options, query) == [f"{query}-1", f"{query}-2"]
+
+
+def test_an_attempt_that_takes_long_keeps_no_reader_waiting(broker: RunningBroker, query: str) -> None:
+    """Its rows come now and then, and once not for longer than half of what its transaction may last."""
+    options = replace(options_of(broker, kafka_transaction_timeout_ms="10000"), two_phase=False)
+    values = [f"{query}-{number}" for number in range(6)]
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for value, pause in zip(values, (0, 0.3, 8, 0.3, 0, 0), strict=True):
+            time.sleep(pause)
+            # a batch large enough to be sent at once
+            yield pa.record_batch({"value": pa.array([value, *(f"{query}-x" * 300 for _ in range(2_000))])})
+
+    writer = TaskWriter(options, transaction_name(query, 0, 0, "a"))
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(writer.write, rows())
+        open_since: dict[int, float] = {}
+        longest = 0.0
+        with Cluster(options.settings) as cluster:
+            places = dict.fromkeys([TopicPartition(TOPIC, one) for one in range(PARTITIONS)], LATEST)
+            while not writing.done():
+                now = time.monotonic()
+                stable = cluster.list_offsets(places, READ_COMMITTED)
+                for place, end in cluster.list_offsets(places, READ_UNCOMMITTED).items():
+                    if stable[place].offset < end.offset:
+                        longest = max(longest, now - open_since.setdefault(place.partition, now))
+                    else:
+                        open_since.pop(place.partition, None)
+                time.sleep(0.05)
+        transaction = writing.result()
+    seconds = time.monotonic() - began
+    assert seconds > 8
+    assert writer.is_held and transaction is not None
+    assert longest < seconds - 1.5, "it waited for the whole of it"
+    wrote = TaskWrote(query, transaction, writer.records, 0.0, False, writer.is_held, writer.spans())
+    with commits_of(options) as commits:
+        assert commits.run(sink._commit_steps(0, [wrote])).published == writer.records == 6 * 2_001
+    found = visible(options, query)
+    assert len(found) == 6 * 2_001 and [value for value in found if len(value) < 100] == values
 
 
 def test_a_task_that_fails_aborts(broker: RunningBroker, query: str) -> None:
@@ -309,7 +512,7 @@ def test_keys_go_where_other_clients_send_them(broker: RunningBroker) -> None:
             "partitioned",
             b"v",
             key,
-            on_delivery=lambda error, sent: chosen.update({sent.key(): sent.partition()}),
+            on_delivery=lambda error, sent: chosen.update({sent.key(): sent.partition()}),  # type: ignore[dict-item]
         )
     assert other.flush(30) == 0
     ours = choose_partitions(pa.array(keys), 7, 0)
@@ -363,3 +566,26 @@ def test_a_driver_that_stops_after_any_request(
             )
     else:
         assert requests >= 8
+
+
+COMMIT_IN_A_NEW_PROCESS = """
+import pickle, sys
+options, batch_id, messages = pickle.load(open(sys.argv[1], "rb"))
+from tidelog.pipelines import sink
+import tidelog.pipelines.data_source
+sink._commit(options, batch_id, messages)
+print(*sorted({"numpy", "pandas", "pyarrow"} & set(sys.modules)))
+"""
+
+
+def test_a_commit_imports_nothing_that_only_tasks_need(
+    broker: RunningBroker, query: str, tmp_path: Path
+) -> None:
+    """Spark commits each micro-batch in a process of its own: Arrow and numpy take longer than the commit."""
+    options = options_of(broker)
+    wrote = report(options, query, 0, "a", [f"{query}-1"])
+    (tmp_path / "commit").write_bytes(pickle.dumps((options, 0, [wrote])))
+    command = [sys.executable, "-c", COMMIT_IN_A_NEW_PROCESS, str(tmp_path / "commit")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == ""
+    assert visible(options, query) == [f"{query}-1"]

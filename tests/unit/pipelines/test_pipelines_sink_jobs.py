@@ -1,7 +1,6 @@
 """Batch jobs of the sink against a real broker, without Spark: what holds with a name and without one."""
 
 import pickle
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,12 +11,13 @@ import pytest
 
 pytest.importorskip("pyspark")  # Spark is an extra
 
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import LATEST, Cluster
 from tidelog.client.faults import LinkFault, Refusal
 from tidelog.client.transactional_writer import Producer, end_transactions, open_transactions
 from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines import sink, sink_commits
 from tidelog.pipelines.commit_protocol import COMMIT_LOG_TOPIC, BatchTooOld, LostTransactions, commit
 from tidelog.pipelines.sink import TaskWrote, TidelogBatchWriter
@@ -81,7 +81,7 @@ def test_a_job_is_committed_and_forgotten(broker: RunningBroker) -> None:
     wrote = [task(writer, "a"), task(writer, "b")]
     writer.commit(list(wrote))
     assert [outcome(broker, one) for one in wrote] == ["committed"] * 2
-    with SinkCommits(writer.options.settings, 60_000, 0, False) as commits:
+    with SinkCommits(writer.options.settings, 60_000, 0) as commits:
         assert commits._read_log(writer.query).decision is None
 
 
@@ -148,10 +148,10 @@ def test_a_job_whose_time_is_over_is_finished_by_its_abort(
     wrote = [task(writer, "a"), task(writer, "b")]
     Away(monkeypatch, times=1)
     # The time passes while the first try is under way.
-    moments = iter([0.0, writer.options.transaction_timeout_ms / 1000])
+    moments = iter([0.0, 0.0, writer.options.transaction_timeout_ms / 1000])
     with pytest.MonkeyPatch.context() as clock, pytest.raises(LinkFault):
         clock.setattr(sink, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-        sink._commit_job(writer.options, [replace(one, planned_at=0.0) for one in wrote])
+        sink._commit_job(writer.options, wrote)
     writer.abort(list(wrote))
     assert [outcome(broker, one) for one in wrote] == ["committed"] * 2
     assert "all of it is visible" in caplog.text
@@ -175,13 +175,30 @@ def test_a_job_that_failed_before_its_decision_is_aborted(
 
 
 def test_a_job_that_took_too_long_leaves_nothing(broker: RunningBroker) -> None:
+    """Its records cannot be published: here because nobody knows where they are."""
     writer = job_of(broker)
-    writer.planned_at = time.monotonic() - writer.options.transaction_timeout_ms * 0.6 / 1000
-    wrote = task(writer, "a")
+    wrote = [task(writer, "a"), task(writer, "b")]
+    with Cluster(writer.options.settings) as cluster:
+        assert wrote[0].transaction is not None
+        end_transactions(cluster, [Producer(*wrote[0].transaction)], committed=False)
     with pytest.raises(BatchTooOld):
-        writer.commit([wrote])
-    writer.abort([wrote])
+        writer.commit([replace(one, records=one.records + 1) for one in wrote])
     assert open_ids(broker, writer) == []
+    writer.abort(list(wrote))
+    assert open_ids(broker, writer) == []
+
+
+def test_a_job_that_took_long_is_published(broker: RunningBroker) -> None:
+    writer = job_of(broker)
+    wrote = [task(writer, "a"), task(writer, "b")]
+    with Cluster(writer.options.settings) as cluster:
+        assert wrote[0].transaction is not None
+        end_transactions(cluster, [Producer(*wrote[0].transaction)], committed=False)
+        place = TopicPartition(TOPIC, 0)
+        before = cluster.list_offsets({place: LATEST})[place].offset
+        writer.commit(list(wrote))
+        assert [outcome(broker, one) for one in wrote] == ["aborted", "committed"]
+        assert cluster.list_offsets({place: LATEST})[place].offset > before + 1, "the record once more"
 
 
 def test_an_end_that_is_refused_is_told_by_its_name(
@@ -200,7 +217,7 @@ def test_an_end_that_is_refused_is_told_by_its_name(
         with pytest.raises(Refusal, match=code.name):
             writer.commit([wrote])
         writer.abort([wrote, None])  # no more than a warning
-    with SinkCommits(writer.options.settings, 60_000, 0, False) as commits:
+    with SinkCommits(writer.options.settings, 60_000, 0) as commits:
         assert commits.run(commit(writer.query, 0, [])).was_decided_before
     assert outcome(broker, wrote) == "committed"
 
@@ -209,7 +226,7 @@ def test_a_transaction_that_timed_out_is_lost(broker: RunningBroker) -> None:
     writer = job_of(broker, txnAppId="lost", txnVersion="0")
     wrote = task(writer, "a")
     assert wrote.transaction is not None
-    with SinkCommits(writer.options.settings, 60_000, 0, False) as commits:
+    with SinkCommits(writer.options.settings, 60_000, 0) as commits:
         steps = commit(writer.query, 0, [wrote.transaction])
         answer = None
         while not commits.may_be_decided:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,13 @@ def test_names_are_not_case_sensitive() -> None:
 
 
 def test_timestamps_go_before_offsets() -> None:
-    both = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t":{"0":5}}'}
+    both: dict[str, Any] = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t":{"0":5}}'}
     assert read(**both).starting.timestamps_ms == {TopicPartition("t", 0): 5}
     assert read(**both, startingTimestamp="9").starting.timestamp_ms == 9
 
 
 def test_client_options_are_passed_on() -> None:
-    options = read(**{"kafka.client.id": "me", "isolationLevel": "read_uncommitted", "kafka.group.id": "g"})
+    options = read(**{"kafka.client.id": "me", "isolationLevel": "read_uncommitted", "kafka.group.id": "g"})  # type: ignore[arg-type]
     assert options.client.client_id == "me"
     assert options.client.isolation_level == READ_UNCOMMITTED
     assert options.group_id == "g"
@@ -84,7 +85,7 @@ def test_what_cannot_work_is_refused_with_a_hint(
 
 
 def test_other_names_are_passed_over() -> None:
-    read(**{"fetchOffset.numRetries": "3", "somethingElse": "x"})
+    read(**{"fetchOffset.numRetries": "3", "somethingElse": "x"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -106,4 +107,4 @@ def test_every_option_is_documented() -> None:
     page = PAGE.read_text(encoding="utf-8")
     documented = set(re.findall(r"`([\w.]+)`", page))
     assert set(NAMES) <= documented
-    assert {name for names in OPTIONS.values() for name in names} <= documented
+    assert {name for row in OPTIONS.values() for name in row.names} <= documented

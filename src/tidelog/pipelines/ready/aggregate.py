@@ -19,7 +19,10 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.ready.json_rows import as_records, json_rows
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.spark_analyser import quoted
+from tidelog.pipelines.table_checks import RECORD_OWN, TIME_TYPES, Statement, expression
 from tidelog.pipelines.topic_frames import start_to_topic
+from tidelog.pipelines.topic_uses import read_option, write_option
 from tidelog.pipelines.work import Work
 
 
@@ -67,7 +70,9 @@ class Aggregate:
             writes=f"topic {options['to']}, {options['output']}",
             checkpoint=run.checkpoint_of("aggregate"),
         )
-        return Plan(self.name, run, options, (query,))
+        keyless = not options["key"]
+        uses = (*read_option(run, options, query=self.name), *write_option(run, options, keyless=keyless))
+        return Plan(self.name, run, options, (query,), uses=uses, statements=_statements(options))
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the queries."""
@@ -80,6 +85,17 @@ class Aggregate:
             records, run, "aggregate", options["to"], options["sink"], output_mode=options["output"]
         )
         return [written, *rows.dead]
+
+
+def _statements(options: Options) -> tuple[Statement, ...]:
+    table = options["table"]
+    keys = (expression(("options", "key"), "key", quoted(column), "result") for column in options["key"])
+    return (
+        Statement(("options", "schema"), "schema", table, options["schema"], RECORD_OWN),
+        expression(("options", "event_time"), "event_time", options["event_time"], table, TIME_TYPES),
+        Statement(("options", "sql"), "the query", "result", sql=options["sql"]),
+        *keys,
+    )
 
 
 pipeline = Aggregate()

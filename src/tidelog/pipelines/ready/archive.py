@@ -14,6 +14,7 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import RECORD_COLUMNS, stream_topic
+from tidelog.pipelines.topic_uses import read_option
 from tidelog.pipelines.work import StreamingWork, Work
 
 QUERY = "archive"
@@ -77,7 +78,7 @@ class Archive:
             does=tuple(does),
             checkpoint=run.checkpoint_of(QUERY),
         )
-        return Plan(self.name, run, options, (query,))
+        return Plan(self.name, run, options, (query,), uses=read_option(run, options, query=QUERY))
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query."""

@@ -18,6 +18,7 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import start_to_topic, stream_topic
+from tidelog.pipelines.topic_uses import read_option, write_option
 from tidelog.pipelines.work import Work
 
 WHOLE_COLUMNS = ("key", "value")
@@ -67,7 +68,8 @@ class Dedupe:
         notes = []
         if options["time"] == "event":
             notes.append(f"records more than {options['within']} older than the newest are left out")
-        return Plan(self.name, run, options, (query,), tuple(notes))
+        uses = (*read_option(run, options, query="dedupe"), *write_option(run, options))
+        return Plan(self.name, run, options, (query,), tuple(notes), uses=uses)
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query."""

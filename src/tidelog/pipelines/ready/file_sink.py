@@ -15,7 +15,10 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.ready.json_rows import json_rows
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.spark_analyser import quoted
+from tidelog.pipelines.table_checks import Statement, expression
 from tidelog.pipelines.topic_frames import stream_topic
+from tidelog.pipelines.topic_uses import read_option
 from tidelog.pipelines.work import StreamingWork, Work
 
 
@@ -63,7 +66,17 @@ class FileSink:
             delivery="exactly once for readers that know Spark's list of files",
             checkpoint=run.checkpoint_of("file-sink"),
         )
-        return Plan(self.name, run, options, (query,))
+        statements: tuple[Statement, ...] = ()
+        if schema:
+            statements = (
+                Statement(("options", "schema"), "schema", "values", schema),
+                *(
+                    expression(("options", "partition_by"), "partition_by", quoted(column), "values")
+                    for column in options["partition_by"]
+                ),
+            )
+        uses = read_option(run, options, query="file-sink")
+        return Plan(self.name, run, options, (query,), uses=uses, statements=statements)
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the queries."""

@@ -14,7 +14,10 @@ from tidelog.client.faults import BadOption
 from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.spark_analyser import quoted
+from tidelog.pipelines.table_checks import Statement, expression
 from tidelog.pipelines.topic_frames import start_to_topic
+from tidelog.pipelines.topic_uses import write_option
 from tidelog.pipelines.work import Work
 
 LINES = ("text", "json")
@@ -78,7 +81,15 @@ class FileSource:
             writes=f"topic {options['to']}",
             checkpoint=run.checkpoint_of("file-source"),
         )
-        return Plan(self.name, run, options, (query,), (f"a file that was read: {options['when_done']}",))
+        note = f"a file that was read: {options['when_done']}"
+        statements: tuple[Statement, ...] = ()
+        if options["schema"]:
+            statements = (Statement(("options", "schema"), "schema", "rows", options["schema"]),)
+            if options["key"]:
+                key = quoted(options["key"])
+                statements += (expression(("options", "key"), "key", key, "rows"),)
+        uses = write_option(run, options, keyless=not options["key"])
+        return Plan(self.name, run, options, (query,), (note,), uses=uses, statements=statements)
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query."""

@@ -25,6 +25,7 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType, chec
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import batch_application, stream_topic
+from tidelog.pipelines.topic_uses import read_option
 from tidelog.pipelines.work import StreamingWork, Work
 
 BATCHES_TABLE = "tidelog_batches"
@@ -76,7 +77,7 @@ class JdbcSink:
             writes=f"table {options['table']} of {postgres.shown(options['url'])}",
             checkpoint=run.checkpoint_of("jdbc-sink"),
         )
-        return Plan(self.name, run, options, (query,))
+        return Plan(self.name, run, options, (query,), uses=read_option(run, options, query="jdbc-sink"))
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the queries."""
@@ -120,13 +121,17 @@ def _bad(deletes: bool) -> Any:
 
 
 def copier(url: str, table: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A step that copies rows to a table in one transaction, and returns how many."""
+    """A step that copies rows to a table in one transaction, and returns how many.
+
+    The first that is no row is returned with its place and the reason, and nothing is copied behind it: what
+    is read is read once.
+    """
 
     def copy(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
         from psycopg import sql
 
-        count = 0
+        count, fault = 0, None
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
             postgres.identifier(table), sql.SQL(", ").join(map(sql.Identifier, COPY_COLUMNS))
         )
@@ -136,10 +141,16 @@ def copier(url: str, table: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
             cursor.copy(statement) as rows,
         ):
             for batch in batches:
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    rows.write_row(row)
-                count += batch.num_rows
-        yield pa.RecordBatch.from_pydict({"copied": [count]}, schema=pa.schema([("copied", pa.int64())]))
+                for *row, topic, reason in zip(
+                    *(column.to_pylist() for column in batch.columns), strict=True
+                ):
+                    if fault is None and reason is not None:
+                        fault = f"{topic}-{row[0]}@{row[1]}: {reason}"
+                    if fault is None:
+                        rows.write_row(row)
+                        count += 1
+        schema = pa.schema([("copied", pa.int64()), ("fault", pa.string())])
+        yield pa.RecordBatch.from_pydict({"copied": [count], "fault": [fault]}, schema=schema)
 
     return copy
 
@@ -199,19 +210,17 @@ class _Target:
         application = batch_application(frame, self._run, "rows")
         if self._noted(application) >= batch_id:
             return
-        if self._run.dead_letters is None:
-            worst = (
-                frame.where(F.col(REASON).isNotNull()).select("topic", "partition", "offset", REASON).head()
-            )
-            if worst is not None:
-                raise ValueError(f"{worst.topic}-{worst.partition}@{worst.offset}: {worst[REASON]}")
         copy_table = f"tidelog_copy_{hashlib.sha256(application.encode()).hexdigest()[:16]}_{batch_id}"
         self._make_copy_table(copy_table)
-        rows = frame.where(F.col(REASON).isNull()).selectExpr(
-            "partition", "offset", "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value"
-        )
-        counts = rows.mapInArrow(copier(self._url, copy_table), "copied LONG").agg(F.sum("copied"))
-        self._merge(copy_table, application, batch_id, int(counts.first()[0] or 0))
+        if self._run.dead_letters is not None:
+            frame = frame.where(F.col(REASON).isNull())
+        text = (F.col(name).cast("string").alias(name) for name in ("key", "value"))
+        rows = frame.select("partition", "offset", *text, "topic", REASON)
+        copied = rows.mapInArrow(copier(self._url, copy_table), "copied LONG, fault STRING")
+        (done,) = copied.agg(F.sum("copied").alias("copied"), F.min("fault").alias("fault")).collect()
+        if done.fault is not None:
+            raise ValueError(f"{done.fault}; set dead_letters to go on without")
+        self._merge(copy_table, application, batch_id, int(done.copied or 0))
 
     def _noted(self, application: str) -> int:
         from psycopg import sql

@@ -17,6 +17,7 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import start_to_topic
+from tidelog.pipelines.topic_uses import write_option
 from tidelog.pipelines.work import Work
 
 
@@ -57,7 +58,8 @@ class JdbcSource:
             writes=f"topic {options['to']}",
             checkpoint=run.checkpoint_of("jdbc-source"),
         )
-        return Plan(self.name, run, options, (query,), ("rows that are removed are not noticed",))
+        uses = write_option(run, options, keyless=options["key"] is None)
+        return Plan(self.name, run, options, (query,), ("rows that are removed are not noticed",), uses=uses)
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query."""

@@ -18,12 +18,15 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.ready.json_rows import OWN_PREFIX, JsonRows, as_records, json_rows
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.spark_analyser import quoted
+from tidelog.pipelines.table_checks import RECORD_OWN, TIME_TYPES, Statement, expression
 from tidelog.pipelines.topic_frames import (
     batch_application,
     read_topic,
     start_to_topic,
     write_to_topic,
 )
+from tidelog.pipelines.topic_uses import read_option, write_option
 from tidelog.pipelines.work import StreamingWork, Work
 
 TABLE_TYPES = ("inner", "left")
@@ -85,11 +88,35 @@ class Join:
             checkpoint=run.checkpoint_of("join"),
         )
         notes = ("the table is read whole for each micro-batch",) if table else ()
-        return Plan(self.name, run, options, (query,), notes)
+        uses = (*read_option(run, options, "left", "join-left"), *read_option(run, options, "right"))
+        uses += write_option(run, options)
+        return Plan(self.name, run, options, (query,), notes, uses=uses, statements=_statements(options))
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the queries."""
         return _start_table(spark, plan) if plan.options["with"] == "table" else _start_streams(spark, plan)
+
+
+def _statements(options: Options) -> tuple[Statement, ...]:
+    """Both sides, the fields that they share, their times, and what is selected of them."""
+    sides = ("left",) if options["with"] == "table" else ("left", "right")
+    found = [
+        Statement(
+            ("options", f"{side}_schema"), f"{side}_schema", alias, options[f"{side}_schema"], RECORD_OWN
+        )
+        for side, alias in ALIASES.items()
+    ]
+    for side in sides:
+        alias = ALIASES[side]
+        for name in options["on"]:
+            found.append(expression(("options", "on"), f"on: the {side} side", quoted(name), alias))
+        if "right" in sides:
+            name = f"{side}_time"
+            found.append(expression(("options", name), name, options[name], alias, TIME_TYPES))
+    for part in options["select"]:
+        sql = f"SELECT {part}\nFROM l CROSS JOIN r"
+        found.append(Statement(("options", "select"), "select", sql=sql))
+    return tuple(found)
 
 
 def _start_streams(spark: Any, plan: Plan) -> list[Work]:

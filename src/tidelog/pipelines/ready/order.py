@@ -23,7 +23,9 @@ from tidelog.pipelines.file_store import HadoopFiles
 from tidelog.pipelines.pipeline_options import Option, Options, OptionType
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.table_checks import RECORD, TIME_TYPES, Statement, expression
 from tidelog.pipelines.topic_frames import batch_application, stream_topic, write_to_topic
+from tidelog.pipelines.topic_uses import read_option, write_option, writes
 from tidelog.pipelines.work import StreamingWork, Work
 
 #: the time of a record in microseconds, and where it came from
@@ -81,7 +83,13 @@ class Order:
             checkpoint=run.checkpoint_of("order"),
         )
         note = f"records that come too late go to {late}" if late else "a record that comes too late stops it"
-        return Plan(self.name, run, options, (query,), (note,))
+        uses = (*read_option(run, options, query="order"), *write_option(run, options))
+        uses += writes(run.kafka, (options["late_to"],), ("options", "late_to"), options["sink"])
+        time = expression(
+            ("options", "event_time"), "event_time", options["event_time"], "record", TIME_TYPES
+        )
+        statements = (Statement(("options", "topic"), "the record", "record", columns=RECORD), time)
+        return Plan(self.name, run, options, (query,), (note,), uses=uses, statements=statements)
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query."""

@@ -6,6 +6,8 @@ however often the replay is stopped and started again.
 """
 
 import json
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -20,9 +22,27 @@ from tidelog.pipelines.ready.archive import read_archive
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.target_topics import client_settings, make_missing
 from tidelog.pipelines.topic_frames import read_topic, write_to_topic
+from tidelog.pipelines.topic_settings import (
+    CHOICES,
+    COPIED,
+    COPY,
+    LEAVE,
+    POLICY,
+    RETENTION_MS,
+    OtherSettings,
+    SettingsCopy,
+    bring_in_step,
+    read_memory,
+    settings_for_missing,
+    views_of,
+    write_memory,
+)
+from tidelog.pipelines.topic_uses import TopicUse, reads
 from tidelog.pipelines.work import BatchWork, Work
 
 QUERY = "replay"
+#: of a topic that is made for an archive, which may be older than anybody keeps records
+ARCHIVED_SETTINGS = {POLICY: "delete", RETENTION_MS: "-1", "message.timestamp.type": "CreateTime"}
 #: the first offset of a partition and the one behind the last: `{"orders": {"0": [0, 1000]}}`
 Chunk = dict[str, dict[str, list[int]]]
 
@@ -53,6 +73,14 @@ class Replay:
             identity=True,
         ),
         Option("create", OptionType.FLAG, "Make the topic if it is missing.", True),
+        Option(
+            "settings",
+            OptionType.TEXT,
+            "The topic has the settings of the one that is read (copy; overwrite: also where it was there "
+            "with others that lose records), or its own (leave).",
+            COPY,
+            choices=CHOICES,
+        ),
         Option("chunk_records", OptionType.INTEGER, "About so many records in a transaction.", 1_000_000),
         Option("sink", OptionType.MAP, "More options of the sink.", {}),
     )
@@ -79,10 +107,22 @@ class Replay:
             does=(
                 f"in order, {options['chunk_records']} records to a transaction",
                 "partitions are kept" if options["keep_partitions"] else "partitions by key",
+                *_settings_words(options),
             ),
             checkpoint=run.checkpoint_of(QUERY),
         )
-        return Plan(self.name, run, options, (query,), more={"since_ms": since, "until_ms": until})
+        uses: tuple[TopicUse, ...] = ()
+        if options["path"] is None:
+            uses = reads(run, options["topic"], ("options", "topic"))
+        target = TopicUse(
+            options["to"], ("options", "to"), run.kafka, options["sink"], written=True, made=options["create"]
+        )
+        more = {"since_ms": since, "until_ms": until}
+        copies: tuple[SettingsCopy, ...] = ()
+        if options["path"] is None:
+            mode = options["settings"]
+            copies = (SettingsCopy(options["topic"], options["to"], run.kafka, run.kafka, mode=mode),)
+        return Plan(self.name, run, options, (query,), more=more, uses=(*uses, target), copies=copies)
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the job."""
@@ -90,6 +130,15 @@ class Replay:
 
 
 pipeline = Replay()
+
+
+def _settings_words(options: Options) -> tuple[str, ...]:
+    if options["settings"] == LEAVE:
+        return ()
+    if options["path"] is None:
+        return (f"settings of the source are copied: {', '.join(COPIED)}",)
+    made = ", ".join(f"{name}={value}" for name, value in ARCHIVED_SETTINGS.items())
+    return (f"if it is made, with {made}",) if options["create"] else ()
 
 
 def parse_time_ms(text: str) -> int:
@@ -109,8 +158,8 @@ def _replay(spark: Any, plan: Plan, work: BatchWork) -> None:
     store = HadoopFiles(spark, folder)
     application, chunks = _chunks(spark, plan, store, f"{folder}/chunks.json")
     done = int(store.read(f"{folder}/done") or 0)
-    if options["create"] and chunks:
-        _make_target(plan, chunks)
+    if chunks:
+        _prepare_target(spark, plan, store, chunks)
     rows = sum(map(chunk_size, chunks[:done]))
     if done == len(chunks):
         work.tell(rows, message="there is nothing left to write; another --name replays it once more")
@@ -133,8 +182,8 @@ def _chunks(spark: Any, plan: Plan, store: FileStore, path: str) -> tuple[str, l
     if text is None:
         archived = plan.options["path"] is not None
         ranges = _archived_ranges(spark, plan) if archived else _topic_ranges(plan)
-        # The name makes the chunks' transactions; another checkpoint is another replay.
-        application = f"{plan.run.name}-{QUERY}-{spark.sparkContext.applicationId}"
+        # The name makes the chunks' transactions; another checkpoint is another replay, also in one session.
+        application = f"{plan.run.name}-{QUERY}-{uuid.uuid4().hex}"
         chunks = cut(ranges, plan.options["chunk_records"])
         text = json.dumps({"application": application, "chunks": chunks})
         store.write(path, text)
@@ -228,11 +277,45 @@ def _records(spark: Any, plan: Plan, chunk: Chunk) -> Any:
     return frame.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
 
 
-def _make_target(plan: Plan, chunks: Sequence[Chunk]) -> None:
-    """A target with the partitions of the source, or as many as the archive knows."""
-    options, kafka = plan.options, plan.run.kafka
-    if options["path"] is None:
-        make_missing(kafka, kafka, {options["topic"]: options["to"]})
+def _prepare_target(spark: Any, plan: Plan, store: FileStore, chunks: Sequence[Chunk]) -> None:
+    """A target with the partitions of the source, that keeps what the source keeps."""
+    options, kafka, checkpoint = plan.options, plan.run.kafka, plan.run.checkpoint
+    if options["path"] is not None:
+        if options["settings"] == COPY and views_of(kafka, options["to"]) is not None:
+            _check_retention(plan, _oldest_ms(spark, plan))
+        if options["create"]:
+            count = 1 + max(int(one) for chunk in chunks for parts in chunk.values() for one in parts)
+            keeping = {} if options["settings"] == LEAVE else ARCHIVED_SETTINGS
+            make_missing(kafka, kafka, {"": options["to"]}, {"": count}, lambda _: keeping)
         return
-    count = 1 + max(int(one) for chunk in chunks for partitions in chunk.values() for one in partitions)
-    make_missing(kafka, kafka, {"": options["to"]}, counts={"": count})
+    (copy,) = plan.copies
+    memory = read_memory(store, checkpoint)
+    if copy.mode != LEAVE:
+        bring_in_step(copy, memory)
+    if options["create"]:
+        names = {options["topic"]: options["to"]}
+        is_left = copy.mode == LEAVE
+        memory |= make_missing(
+            kafka, kafka, names, settings=lambda _: {} if is_left else settings_for_missing(copy)
+        )
+    write_memory(store, checkpoint, memory)
+
+
+def _oldest_ms(spark: Any, plan: Plan) -> int | None:
+    from pyspark.sql import functions as sql
+
+    row = _archived(spark, plan).agg(sql.min(sql.unix_millis("timestamp"))).first()
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def _check_retention(plan: Plan, oldest_ms: int | None) -> None:
+    """Nobody kept the settings of an archived topic: it must not lose the oldest record right away."""
+    views = views_of(plan.run.kafka, plan.options["to"]) or {}
+    retention_ms = int(views[RETENTION_MS].value or -1) if RETENTION_MS in views else -1
+    deletes = POLICY not in views or "delete" in str(views[POLICY].value)
+    if deletes and 0 <= retention_ms < time.time() * 1000 - (oldest_ms or 0):
+        raise OtherSettings(
+            f"topic {plan.options['to']} has retention.ms={retention_ms}, and the archive has older records, "
+            f"which would be removed: tidelog topic alter {plan.options['to']} --set retention.ms=-1; or set "
+            f"settings: {LEAVE}"
+        )

@@ -15,6 +15,7 @@ from tidelog.pipelines.pipeline_options import Option, Options, OptionType, chec
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.run_settings import RunSettings
 from tidelog.pipelines.topic_frames import read_topic, stream_topic
+from tidelog.pipelines.topic_uses import read_option
 from tidelog.pipelines.work import BatchWork, StreamingWork, Work
 
 QUERY = "table"
@@ -66,7 +67,7 @@ class Table:
             does=("the record with the highest offset of each key stays; no value takes the key away",),
             checkpoint=None if options["snapshot"] else run.checkpoint_of(QUERY),
         )
-        return Plan(self.name, run, options, (query,))
+        return Plan(self.name, run, options, (query,), uses=read_option(run, options, query=QUERY))
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
         """Start the query or the job."""

@@ -1,6 +1,0 @@
-"""Puts the models of this folder on the path."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
