@@ -5,8 +5,10 @@ from typing import Any
 
 import click
 
-from tidelog.cli.access_requests import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, ask, check
+from tidelog.admin import access
+from tidelog.admin.access import EVERY_ACL, AclView
 from tidelog.cli.connection import Connection, connection_options
+from tidelog.cli.errors import ACCESS_HINTS
 from tidelog.cli.output import json_option, print_json, print_table
 from tidelog.model.acls import (
     CLUSTER_NAME,
@@ -71,15 +73,10 @@ def _operation(word: str) -> AclOperation:
     return AclOperation[word.upper().replace("-", "_")]
 
 
-def _row(kind: int, name: str, way: int, acl: Any) -> Row:
+def _row(acl: AclView) -> Row:
     return {
-        "principal": acl.principal,
-        "permission": PermissionType(acl.permission_type).name.lower(),
-        "operation": AclOperation(acl.operation).name.lower().replace("_", "-"),
-        "resource": ResourceType(kind).name.lower().replace("_", "-"),
-        "name": name,
-        "pattern": PatternType(way).name.lower(),
-        "host": acl.host,
+        name: value if isinstance(value, str) else value.name.lower().replace("_", "-")
+        for name, value in acl._asdict().items()
     }
 
 
@@ -109,38 +106,15 @@ def _create(
 ) -> None:
     if not patterns:
         raise click.UsageError("name what it is for: --topic, --group, --transactional-id or --cluster")
-    creations: list[Row] = []
+    created: list[AclView] = []
     for kind, name, way in patterns:
         for word in operations:
             operation = _operation(word)
             if operation is not AclOperation.ALL and operation not in SUPPORTED_OPERATIONS[kind]:
                 raise click.UsageError(f"{word} is nothing that can be done to a {kind.name.lower()}")
-            creations.append(
-                {
-                    "resource_type": int(kind),
-                    "resource_name": name,
-                    "resource_pattern_type": int(way),
-                    "principal": principal_of(user),
-                    "host": host,
-                    "operation": int(operation),
-                    "permission_type": int(permission),
-                }
-            )
-    answer = ask(connection, CREATE_ACLS, {"creations": creations})
-    for result in answer.results:
-        check(result, "the ACL was not created")
-    rows = [
-        {
-            "principal": one["principal"],
-            "permission": permission.name.lower(),
-            "operation": AclOperation(one["operation"]).name.lower().replace("_", "-"),
-            "resource": ResourceType(one["resource_type"]).name.lower().replace("_", "-"),
-            "name": one["resource_name"],
-            "pattern": PatternType(one["resource_pattern_type"]).name.lower(),
-            "host": host,
-        }
-        for one in creations
-    ]
+            created.append(AclView(principal_of(user), permission, operation, kind, name, way, host))
+    access.create_acls(connection.cluster_admin(ACCESS_HINTS), created)
+    rows = [_row(one) for one in created]
     if as_json:
         print_json(rows)
     else:
@@ -214,13 +188,9 @@ def _filters(
     user: str | None, operation: str | None, patterns: Patterns, match: bool = False
 ) -> list[dict[str, Any]]:
     base = {
-        "resource_type_filter": int(ResourceType.ANY),
-        "resource_name_filter": None,
-        "pattern_type_filter": int(PatternType.ANY),
+        **EVERY_ACL,
         "principal_filter": None if user is None else principal_of(user),
-        "host_filter": None,
         "operation": int(AclOperation.ANY if operation is None else _operation(operation)),
-        "permission_type": int(PermissionType.ANY),
     }
     if not patterns:
         return [base]
@@ -266,15 +236,9 @@ def list_acls(
       tidelog acl list --user alice --json
       tidelog acl list --topic public.news --matching
     """
-    rows: list[Row] = []
-    for one in _filters(user, operation, _patterns(topics, groups, transactions, cluster, prefix), matching):
-        answer = ask(connection, DESCRIBE_ACLS, one)
-        check(answer, "the ACLs cannot be read")
-        rows += [
-            _row(resource.resource_type, resource.resource_name, resource.pattern_type, entry)
-            for resource in answer.resources
-            for entry in resource.acls
-        ]
+    admin = connection.cluster_admin(ACCESS_HINTS)
+    filters = _filters(user, operation, _patterns(topics, groups, transactions, cluster, prefix), matching)
+    rows = [_row(one) for fitting in filters for one in access.acls(admin, fitting)]
     if as_json:
         print_json(rows)
     elif rows:
@@ -315,13 +279,8 @@ def delete(
     filters = _filters(user, operation, patterns)
     if not yes:
         click.confirm("Delete every ACL that fits?", abort=True)
-    answer = ask(connection, DELETE_ACLS, {"filters": filters})
-    rows: list[Row] = []
-    for result in answer.filter_results:
-        check(result, "the ACLs were not deleted")
-        rows += [
-            _row(one.resource_type, one.resource_name, one.pattern_type, one) for one in result.matching_acls
-        ]
+    deleted = access.delete_acls(connection.cluster_admin(ACCESS_HINTS), filters)
+    rows = [_row(one) for one in deleted]
     if as_json:
         print_json(rows)
     elif rows:

@@ -17,7 +17,7 @@ from tidelog.cli.consume import start_assignment
 from tidelog.cli.errors import CommandError, explained, from_kafka_error
 from tidelog.cli.latency import LatencyHistogram
 from tidelog.cli.output import json_option, print_fields, print_json
-from tidelog.cli.positions import Position, PositionKind
+from tidelog.cli.positions import PositionKind, RequestedPosition
 from tidelog.cli.produce import require_topic
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ RATE_SLICE_SECONDS = 0.005
 IDLE_SECONDS_MAX = 10.0
 
 
-class Progress:
+class ProgressLine:
     """A line on a terminal's standard error, once a second."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class ProduceLoad:
     failed: int = 0
     failure: "KafkaError | None" = None
 
-    def run(self, progress: Progress, timeout_seconds: float) -> None:
+    def run(self, progress: ProgressLine, timeout_seconds: float) -> None:
         for number in range(self.records):
             if self.rate is not None:
                 self._wait_until(progress.started + number / self.rate)
@@ -225,7 +225,7 @@ def bench_produce(
     # Random bytes do not compress; half of them repeated lets a codec show what it does to ordinary data.
     half = os.urandom((size_bytes + 1) // 2)
     load = ProduceLoad(producer, topic, records, (half + half)[:size_bytes], rate, keys)
-    progress = Progress()
+    progress = ProgressLine()
     load.run(progress, max(connection.timeout_seconds, 30.0))
     result = {
         "topic": topic,
@@ -263,7 +263,7 @@ def bench_consume(connection: Connection, topic: str, records: int | None, as_js
             raise CommandError(f"topic {topic!r} is empty", f"fill it with 'tidelog bench produce {topic}'")
         wanted = wanted if records is None else min(records, wanted)
         consumer.assign(
-            start_assignment(connection, consumer, topic, numbers, Position(PositionKind.BEGINNING))
+            start_assignment(connection, consumer, topic, numbers, RequestedPosition(PositionKind.BEGINNING))
         )
         _print_result({"topic": topic, **_read(consumer, wanted)}, as_json)
     finally:
@@ -285,7 +285,7 @@ def _records_there(connection: Connection, consumer: Any, topic: str, numbers: l
 
 def _read(consumer: Any, wanted: int) -> dict[str, Any]:
     count, size_bytes = 0, 0
-    progress = Progress()
+    progress = ProgressLine()
     first: float | None = None
     last = time.perf_counter()
     while count < wanted:

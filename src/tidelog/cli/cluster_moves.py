@@ -8,12 +8,23 @@ from typing import Any, TypeVar
 
 import click
 
-from tidelog.cli import reassignment, wire
-from tidelog.cli.cluster_state import ClusterAdmin, ClusterState
+from tidelog.admin import reassignment
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.cluster_state import ClusterState, cluster_state
+from tidelog.admin.hidden_topics import hides_topics
+from tidelog.admin.log_dirs import known_sizes
+from tidelog.admin.reassignment_plan import (
+    PlanRefused,
+    ReassignmentPlan,
+    drain,
+    read_plan,
+    spread,
+    with_leader,
+)
+from tidelog.admin.sizes import bytes_text
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
-from tidelog.cli.output import bytes_text, json_option, print_json, print_table
-from tidelog.cli.reassignment_plan import PlanRefused, ReassignmentPlan, drain, read_plan, spread, with_leader
+from tidelog.cli.output import json_option, print_json, print_table
 from tidelog.cli.topic import confirm
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -62,27 +73,27 @@ def check_brokers(plan: ReassignmentPlan, state: ClusterState) -> None:
         )
 
 
-def partition_sizes(cluster: ClusterAdmin, plan: ReassignmentPlan) -> dict[tuple[str, int], int]:
+def partition_sizes(
+    admin: ClusterAdmin, plan: ReassignmentPlan, state: ClusterState
+) -> dict[tuple[str, int], int]:
     """The largest replica of each partition of the plan, where the cluster can be asked for it."""
     if not plan.moves:
         return {}
-    addresses = {broker.id: broker.address for broker in cluster.state().brokers if broker.alive}
     topics: dict[str, list[int]] = {}
     for move in plan.moves:
         topics.setdefault(move.topic, []).append(move.partition)
-    known = {number: address for number, address in addresses.items() if address is not None}
     sizes: dict[tuple[str, int], int] = {}
-    for (_, topic, partition), size in wire.partition_sizes(cluster.connection, known, topics).items():
+    for (_, topic, partition), size in known_sizes(admin, state.alive_racks, topics).items():
         sizes[topic, partition] = max(size, sizes.get((topic, partition), 0))
     return sizes
 
 
-def show_plan(cluster: ClusterAdmin, plan: ReassignmentPlan, as_json: bool) -> None:
+def show_plan(admin: ClusterAdmin, plan: ReassignmentPlan, state: ClusterState, as_json: bool) -> None:
     """Print a plan: a table for people, Kafka's JSON for programs and for --plan."""
     if as_json:
         print_json(plan.as_json())
         return
-    sizes = partition_sizes(cluster, plan)
+    sizes = partition_sizes(admin, plan, state)
     print_table(
         ("topic", "partition", "replicas", "new replicas", "copy to", "drop from", "size"),
         [
@@ -104,22 +115,22 @@ def show_plan(cluster: ClusterAdmin, plan: ReassignmentPlan, as_json: bool) -> N
 
 
 def carry_out(
-    cluster: ClusterAdmin, plan: ReassignmentPlan, state: ClusterState, throttle: int | None, no_wait: bool
+    admin: ClusterAdmin, plan: ReassignmentPlan, state: ClusterState, throttle: int | None, no_wait: bool
 ) -> None:
     """Start a plan, wait until it is done and take the throttle away again."""
-    limit = None if throttle is None else reassignment.Throttle(cluster, plan, throttle, state.alive_racks)
+    limit = None if throttle is None else reassignment.Throttle(admin, plan, throttle, state.alive_racks)
     with contextlib.ExitStack() as stack:
         if limit is not None:
             stack.callback(limit.clear)
             limit.set()
-        reassignment.start(cluster, plan)
+        reassignment.start(admin, plan)
         if no_wait:
             click.echo("Under way: 'tidelog cluster reassign --list' shows what is left.", err=True)
             if limit is not None:
                 click.echo("The throttle stays until you unset it: see 'tidelog config unset'.", err=True)
             stack.pop_all()
             return
-        different = reassignment.wait_done(cluster, plan, progress_lines())
+        different = reassignment.wait_done(admin, plan, progress_lines())
     if different:
         first = different[0]
         raise CommandError(
@@ -201,22 +212,22 @@ def reassign(
     given = sum((plan_file is not None, bool(topics) and not cancel, all_topics, show_list, cancel))
     if given != 1:
         raise click.UsageError("Give one of --plan, --topic, --all-topics, --list and --cancel.")
-    cluster = ClusterAdmin(connection)
+    admin = connection.cluster_admin()
     if show_list or cancel:
         ongoing = [
-            item for item in reassignment.list_reassignments(cluster) if item.topic in topics or not topics
+            item for item in reassignment.list_reassignments(admin) if item.topic in topics or not topics
         ]
         show_ongoing(ongoing, as_json)
         if cancel and ongoing:
-            cancel_ongoing(cluster, ongoing, execute)
+            cancel_ongoing(admin, ongoing, execute)
         return
-    state = cluster.state()
+    state = cluster_state(admin)
     if plan_file is not None:
         text = plan_text(plan_file)
         plan = plan_or_error(lambda: ReassignmentPlan.between(state.assignments, read_plan(text)))
     else:
         plan = generated(state, topics, brokers, replication_factor)
-    finish(cluster, plan, state, execute=execute, throttle=throttle, no_wait=no_wait, as_json=as_json)
+    finish(admin, plan, state, execute=execute, throttle=throttle, no_wait=no_wait, as_json=as_json)
 
 
 def plan_text(path: Path) -> str:
@@ -246,7 +257,7 @@ def generated(
 
 
 def finish(
-    cluster: ClusterAdmin,
+    admin: ClusterAdmin,
     plan: ReassignmentPlan,
     state: ClusterState,
     *,
@@ -263,9 +274,9 @@ def finish(
             click.echo("Nothing has to move.")
         return execute
     check_brokers(plan, state)
-    show_plan(cluster, plan, as_json)
+    show_plan(admin, plan, state, as_json)
     if execute:
-        carry_out(cluster, plan, state, throttle, no_wait)
+        carry_out(admin, plan, state, throttle, no_wait)
     elif not as_json:
         click.echo("Nothing was changed: add --execute to do it.")
     return execute and not no_wait
@@ -282,13 +293,13 @@ def show_ongoing(ongoing: list[reassignment.Ongoing], as_json: bool) -> None:
         click.echo("No reassignment is under way.")
 
 
-def cancel_ongoing(cluster: ClusterAdmin, ongoing: list[reassignment.Ongoing], execute: bool) -> None:
+def cancel_ongoing(admin: ClusterAdmin, ongoing: list[reassignment.Ongoing], execute: bool) -> None:
     """Take reassignments back."""
     if not execute:
         click.echo("Nothing was changed: add --execute to cancel these.", err=True)
         return
     outcomes = reassignment.alter_reassignments(
-        cluster, {(item.topic, item.partition): None for item in ongoing}
+        admin, {(item.topic, item.partition): None for item in ongoing}
     )
     failed = [item for item in outcomes if item.error not in (None, "NO_REASSIGNMENT_IN_PROGRESS")]
     if failed:
@@ -332,8 +343,8 @@ def move(
     """
     if (replicas is None) == (leader is None):
         raise click.UsageError("Give either --replicas or --leader.")
-    cluster = ClusterAdmin(connection)
-    state = cluster.state()
+    admin = connection.cluster_admin()
+    state = cluster_state(admin)
     found = state.partition(topic, partition)
     present = found.assignment
 
@@ -344,9 +355,9 @@ def move(
         return ReassignmentPlan.between([present], [after])
 
     plan = plan_or_error(make)
-    done = finish(cluster, plan, state, execute=execute, throttle=throttle, no_wait=no_wait, as_json=as_json)
+    done = finish(admin, plan, state, execute=execute, throttle=throttle, no_wait=no_wait, as_json=as_json)
     if leader is not None and done and found.leader != leader:
-        outcomes = reassignment.elect_leaders(cluster, reassignment.ELECTION_PREFERRED, [(topic, partition)])
+        outcomes = reassignment.elect_leaders(admin, reassignment.ELECTION_PREFERRED, [(topic, partition)])
         report_elections(outcomes, as_json=False)
 
 
@@ -381,15 +392,15 @@ def elect(connection: Connection, topics: tuple[str, ...], kind: str, yes: bool,
       tidelog cluster elect orders:0,3 payments
       tidelog cluster elect --unclean orders:0
     """
-    cluster = ClusterAdmin(connection)
-    state = cluster.state()
+    admin = connection.cluster_admin()
+    state = cluster_state(admin)
     wanted = [key for text in topics for key in chosen_partitions(state, text)]
     if kind == "unclean":
         if not wanted:
             raise click.UsageError("Name the topics or partitions of an unclean election.")
         confirm(f"Elect replicas that may lack records for {len(wanted)} partitions?", yes)
     election = reassignment.ELECTION_UNCLEAN if kind == "unclean" else reassignment.ELECTION_PREFERRED
-    report_elections(reassignment.elect_leaders(cluster, election, wanted or None), as_json)
+    report_elections(reassignment.elect_leaders(admin, election, wanted or None), as_json)
 
 
 def chosen_partitions(state: ClusterState, text: str) -> list[tuple[str, int]]:
@@ -403,7 +414,7 @@ def chosen_partitions(state: ClusterState, text: str) -> list[tuple[str, int]]:
     return [(topic, state.partition(topic, int(part)).partition) for part in parts]
 
 
-def report_elections(outcomes: list[reassignment.Outcome], as_json: bool) -> None:
+def report_elections(outcomes: list[reassignment.ReassignmentResult], as_json: bool) -> None:
     """Print what was elected; an election that failed is an error."""
     failed = [item for item in outcomes if item.error not in (None, "ELECTION_NOT_NEEDED")]
     elected = [item for item in outcomes if item.error is None]
@@ -436,18 +447,25 @@ def decommission(
     Partitions without a leader cannot be moved. Where they wait for BROKER, and it never returns, elect
     for them first ('tidelog cluster elect --unclean'): what only BROKER has is given up by that.
 
+    It is for those who may see every topic: others do not know what BROKER holds, and are refused.
+
     \b
     Examples:
       tidelog cluster decommission 3
       tidelog cluster decommission 3 --execute --throttle 50000000
     """
-    cluster = ClusterAdmin(connection)
-    state = cluster.state()
+    admin = connection.cluster_admin()
+    state = cluster_state(admin)
     known = {broker.id: broker for broker in state.brokers}
     if broker_id not in known:
         raise CommandError(f"the cluster knows no broker {broker_id}", "see 'tidelog cluster brokers'")
+    if hides_topics(admin, state):
+        raise CommandError(
+            f"you are not shown every topic, so broker {broker_id} may hold more than you can move",
+            "somebody who may describe all topics can do it: tidelog acl allow USER describe --topic '*'",
+        )
     plan = plan_or_error(lambda: drain(state.assignments, broker_id, state.alive_racks))
-    if not finish(cluster, plan, state, execute=execute, throttle=throttle, no_wait=no_wait, as_json=as_json):
+    if not finish(admin, plan, state, execute=execute, throttle=throttle, no_wait=no_wait, as_json=as_json):
         return
     if known[broker_id].alive:
         click.echo(
@@ -455,5 +473,5 @@ def decommission(
             err=True,
         )
         return
-    reassignment.unregister_broker(cluster, broker_id)
+    reassignment.unregister_broker(admin, broker_id)
     click.echo(f"Broker {broker_id} is unregistered.", err=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.cluster_state import ClusterAdmin, ClusterState, PartitionState
+from tidelog.admin.cluster_state import ClusterState, PartitionState, cluster_state
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_fields, print_json, print_table
@@ -202,7 +202,7 @@ def _state_when_well(connection: Connection, deadline: float) -> ClusterState:
     """The state once the cluster is well, or at the deadline; brokers may still be starting."""
     while True:
         try:
-            state = ClusterAdmin(connection).state()
+            state = cluster_state(connection.cluster_admin())
         except CommandError:
             if time.monotonic() >= deadline:
                 raise
@@ -225,7 +225,7 @@ def brokers(connection: Connection, as_json: bool) -> None:
       tidelog cluster brokers
       tidelog cluster brokers --json | jq '.[] | select(.alive | not) | .id'
     """
-    state = ClusterAdmin(connection).state()
+    state = cluster_state(connection.cluster_admin())
     if as_json:
         print_json(broker_rows(state))
     else:

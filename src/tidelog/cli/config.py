@@ -1,88 +1,31 @@
 """`tidelog config`: read and change settings of topics, brokers and groups."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.admin.configs import ConfigResource, ConfigSource, alter_configs, describe_configs
 from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.errors import explained
 from tidelog.cli.output import json_option, print_json, print_table
 from tidelog.cli.properties import parse_assignments
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-# Kafka's ConfigSource codes, in the words of the person who would change the value.
+# Where a value comes from, in the words of the person who would change it.
 _SOURCES = {
-    1: "topic",
-    2: "broker (dynamic)",
-    3: "all brokers (dynamic)",
-    4: "broker (static)",
-    5: "default",
-    8: "group",
+    ConfigSource.TOPIC: "topic",
+    ConfigSource.BROKER: "broker (dynamic)",
+    ConfigSource.ALL_BROKERS: "all brokers (dynamic)",
+    ConfigSource.STATIC_BROKER: "broker (static)",
+    ConfigSource.DEFAULT: "default",
+    ConfigSource.GROUP: "group",
 }
 _KINDS = click.Choice(["topic", "broker", "group"])
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigLine:
-    """One setting: its value, where that value comes from, and whether it can change at run time."""
-
-    name: str
-    value: str | None
-    source: str
-    read_only: bool
-    sensitive: bool
-
-
-def describe_configs(connection: Connection, admin: "AdminClient", kind: str, name: str) -> list[ConfigLine]:
-    """Every setting of one topic, broker or group, by name."""
-    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
-
-    with explained(f"the settings of {kind} {name!r} cannot be read"):
-        resource = ConfigResource(kind, name)
-        futures = admin.describe_configs([resource], request_timeout=connection.timeout_seconds)
-        entries = connection.outcome(futures[resource])
-    return [
-        ConfigLine(
-            entry.name,
-            entry.value,
-            _SOURCES.get(int(entry.source), "unknown"),
-            bool(entry.is_read_only),
-            bool(entry.is_sensitive),
-        )
-        for _, entry in sorted(entries.items())
-    ]
-
-
-def alter_configs(
-    connection: Connection,
-    admin: "AdminClient",
-    kind: str,
-    name: str,
-    values: Mapping[str, str],
-    removed: Sequence[str],
-    *,
-    quiet: bool = False,
+def change_configs(
+    connection: Connection, kind: str, name: str, values: Mapping[str, str], removed: Sequence[str]
 ) -> None:
-    """Set and unset settings in one request: all of them change, or none does."""
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
-
-    entries = [
-        ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-        for setting, value in values.items()
-    ]
-    entries += [
-        ConfigEntry(setting, None, incremental_operation=AlterConfigOpType.DELETE) for setting in removed
-    ]
-    with explained(f"the settings of {kind} {name!r} were not changed"):
-        resource = ConfigResource(kind, name, incremental_configs=entries)
-        futures = admin.incremental_alter_configs([resource], request_timeout=connection.timeout_seconds)
-        connection.outcome(futures[resource])
-    if quiet:
-        return
+    """Set and unset settings, and say so."""
+    alter_configs(connection.cluster_admin(), ConfigResource[kind.upper()], name, values, removed)
     changes = [f"{setting}={value}" for setting, value in values.items()]
     changes += [f"{setting} back to its default" for setting in removed]
     click.echo(f"Changed {kind} {name}: {', '.join(changes)}.")
@@ -111,16 +54,26 @@ def describe(connection: Connection, kind: str, name: str, everything: bool, as_
       tidelog config describe topic orders --all
       tidelog config describe broker 1 --all --json
     """
-    lines = describe_configs(connection, connection.admin(), kind, name)
-    shown = [line for line in lines if everything or line.source != "default"]
+    found = describe_configs(connection.cluster_admin(), ConfigResource[kind.upper()], name)
+    shown = [
+        {
+            "name": entry.name,
+            "value": entry.value,
+            "source": _SOURCES.get(entry.source, "unknown"),
+            "read_only": entry.read_only,
+            "sensitive": entry.sensitive,
+        }
+        for entry in found
+        if everything or entry.source is not ConfigSource.DEFAULT
+    ]
     if as_json:
-        print_json([asdict(line) for line in shown])
+        print_json(shown)
     elif shown:
         print_table(
             ("setting", "value", "from", "read only"),
             [
-                (line.name, "(hidden)" if line.sensitive else line.value, line.source, line.read_only)
-                for line in shown
+                (name, "(hidden)" if sensitive else value, source, read_only)
+                for name, value, source, read_only, sensitive in (row.values() for row in shown)
             ],
         )
     else:
@@ -142,7 +95,7 @@ def set_configs(connection: Connection, kind: str, name: str, settings: tuple[st
       tidelog config set group orders-app consumer.session.timeout.ms=50000
     """
     values = parse_assignments(settings, "'SETTING=VALUE'")
-    alter_configs(connection, connection.admin(), kind, name, values, ())
+    change_configs(connection, kind, name, values, ())
 
 
 @config.command("unset")
@@ -157,4 +110,4 @@ def unset_configs(connection: Connection, kind: str, name: str, settings: tuple[
     Example:
       tidelog config unset topic orders retention.ms
     """
-    alter_configs(connection, connection.admin(), kind, name, {}, settings)
+    change_configs(connection, kind, name, {}, settings)

@@ -10,30 +10,27 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from tidelog.cli.errors import UNREACHABLE_HINT, CommandError, explained, from_kafka_error
+from tidelog.cli.errors import CommandError, as_command_error, explained, from_kafka_error
 from tidelog.cli.properties import parse_assignments, read_properties
 from tidelog.model import addresses
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from confluent_kafka import Consumer, KafkaError, Producer
-    from confluent_kafka.admin import AdminClient
     from confluent_kafka.admin._metadata import ClusterMetadata
 
+    from tidelog.admin.cluster_admin import ClusterAdmin
     from tidelog.client.client_settings import ClientSettings
-    from tidelog.client.link import Link
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_KAFKA_PORT = 9092
 PROBE_TIMEOUT_SECONDS = 3.0
-OUTCOME_MARGIN_SECONDS = 5.0
+SEVERAL_SECONDS_MAX = 3.0
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -77,11 +74,6 @@ class Connection:
     #: a failure of TLS or SASL, which no patience heals
     refusal: "KafkaError | None" = None
 
-    def admin(self) -> "AdminClient":
-        from confluent_kafka.admin import AdminClient
-
-        return cast("AdminClient", self._client(AdminClient, {}))
-
     def producer(self, defaults: Mapping[str, Any]) -> "Producer":
         from confluent_kafka import Producer
 
@@ -92,11 +84,11 @@ class Connection:
 
         return cast("Consumer", self._client(Consumer, defaults))
 
-    def metadata(self, client: "AdminClient | Producer | Consumer") -> "ClusterMetadata":
+    def metadata(self, client: "Producer | Consumer") -> "ClusterMetadata":
         """Fetch the metadata of all topics, which creates none of them."""
         try:
             with explained(f"asking {self.bootstrap} for metadata"):
-                return client.list_topics(timeout=self.timeout_seconds)
+                return cast("ClusterMetadata", client.list_topics(timeout=self.timeout_seconds))
         except CommandError as failure:
             client.poll(0)  # what the client has noticed is told to `_remember` in here
             if self.refusal is not None:
@@ -107,28 +99,14 @@ class Connection:
                 f"{failure.message}; the client says: {self.last_error}", failure.hint
             ) from failure
 
-    def outcome(self, future: "Future[Any]") -> Any:
-        """The result of an admin request; the margin bounds us should the client not give up by itself."""
-        try:
-            return future.result(timeout=self.timeout_seconds + OUTCOME_MARGIN_SECONDS)
-        except TimeoutError as failure:
-            raise CommandError(
-                f"{self.bootstrap} did not answer within {self.timeout_seconds:g} s",
-                "raise --timeout, or check 'tidelog cluster status'",
-            ) from failure
+    def cluster_admin(self, hints: Mapping[str, str] | None = None) -> "ClusterAdmin":
+        """What asks and changes the cluster with our own client; its trouble is that of a command."""
+        from tidelog.admin.cluster_admin import ClusterAdmin
 
-    def link(self, address: str, connect_seconds_max: float | None = None) -> "Link":
-        """A connection of our own to one broker, secured by the same properties."""
-        from tidelog.client.faults import ClientFault
-        from tidelog.client.link import Link
-
-        settings = self.client_settings(connect_seconds_max)
-        try:
-            return Link.open(*split_address(address), settings)
-        except ClientFault as failure:
-            raise CommandError(
-                f"the connection to {address} failed: {failure}", UNREACHABLE_HINT
-            ) from failure
+        probe(self.bootstrap)
+        # Where several addresses are given, one that does not answer must not use up the time.
+        seconds = SEVERAL_SECONDS_MAX if "," in self.bootstrap else None
+        return ClusterAdmin(lambda: self.client_settings(seconds), partial(explained, hints=hints))
 
     def client_settings(self, connect_seconds_max: float | None = None) -> "ClientSettings":
         """The same properties for our own client."""
@@ -141,6 +119,7 @@ class Connection:
             **self.properties,
             "bootstrap.servers": self.bootstrap,
             "request.timeout.ms": str(int(self.timeout_seconds * 1000)),
+            "default.api.timeout.ms": str(int(self.timeout_seconds * 1000)),
             "socket.connection.setup.timeout.ms": str(int(connect_seconds * 1000)),
         }
         options.pop("socket.timeout.ms", None)
@@ -200,8 +179,8 @@ def connection_options(*, config_alias: bool = True) -> Callable[[Command], Comm
             source = click.get_current_context().get_parameter_source("bootstrap")
             if from_properties is not None and source is click.core.ParameterSource.DEFAULT:
                 bootstrap = from_properties
-            connection = Connection(bootstrap, properties, timeout_seconds)
-            return command(*arguments, connection=connection, **options)
+            options["connection"] = Connection(bootstrap, properties, timeout_seconds)
+            return as_command_error()(command)(*arguments, **options)
 
         wrapped = update_wrapper(with_connection, command)
         for option in reversed(

@@ -15,7 +15,7 @@ import click
 
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained, from_kafka_error
-from tidelog.cli.positions import Position, PositionKind, position_callback
+from tidelog.cli.positions import PositionKind, RequestedPosition, position_callback
 from tidelog.cli.record_format import Formatter, ShownRecord, compile_format, json_line
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def shown_record(message: "Message") -> ShownRecord:
 
 
 def start_assignment(
-    connection: Connection, consumer: "Consumer", topic: str, numbers: list[int], position: Position
+    connection: Connection, consumer: "Consumer", topic: str, numbers: list[int], position: RequestedPosition
 ) -> list["TopicPartition"]:
     """The partitions with the offset each one is read from."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
@@ -191,7 +191,7 @@ def consume(
     topic: str,
     format_text: str,
     as_json: bool,
-    position: Position | None,
+    position: RequestedPosition | None,
     wanted: tuple[int, ...],
     count: int | None,
     follow: bool,
@@ -238,7 +238,7 @@ def consume(
             if group is not None:
                 consumer.subscribe([topic])
             else:
-                start = position or Position(PositionKind.BEGINNING)
+                start = position or RequestedPosition(PositionKind.BEGINNING)
                 consumer.assign(start_assignment(connection, consumer, topic, numbers, start))
             printer.run()
     except KeyboardInterrupt:
@@ -250,7 +250,9 @@ def consume(
         consumer.close()
 
 
-def _check_group_options(group: str | None, position: Position | None, wanted: tuple[int, ...]) -> None:
+def _check_group_options(
+    group: str | None, position: RequestedPosition | None, wanted: tuple[int, ...]
+) -> None:
     if group is None:
         return
     if wanted:

@@ -7,10 +7,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.errors import CommandError, explained
-from tidelog.cli.output import json_option, print_fields, print_json, print_table, utc_text
-from tidelog.client.dead_letter_topic import (
+from tidelog.admin.dead_letter_topic import (
     DeadLetterTopic,
     Letter,
     LetterFault,
@@ -18,6 +15,9 @@ from tidelog.client.dead_letter_topic import (
     NoSuchTopic,
     NotReadInTime,
 )
+from tidelog.cli.connection import Connection, connection_options
+from tidelog.cli.errors import CommandError, explained
+from tidelog.cli.output import json_option, print_fields, print_json, print_table, utc_text
 
 REASON_CHARACTERS_SHOWN = 60
 _HINTS: dict[type[LetterFault], str] = {

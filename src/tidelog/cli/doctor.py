@@ -8,20 +8,28 @@ from dataclasses import asdict
 
 import click
 
+from tidelog.admin.diagnosis import Finding, Severity, counted, worst
+from tidelog.admin.diagnosis_checks import diagnose
+from tidelog.admin.examination import NotReachable, examine
 from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.diagnosis import Finding, Severity, counted, worst
-from tidelog.cli.diagnosis_checks import diagnose
-from tidelog.cli.examination import examine
+from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_json
 
 #: consumers commit every five seconds (auto.commit.interval.ms) unless told otherwise
 WATCH_SECONDS = 6.0
+CONNECT_SECONDS_MAX = 5.0
 COLOURS = {
     Severity.OK: "green",
     Severity.HINT: "blue",
     Severity.WARNING: "yellow",
     Severity.PROBLEM: "red",
 }
+
+
+class Unreachable(CommandError):
+    """Nobody is there to be examined."""
+
+    exit_code = 2
 
 
 @click.command()
@@ -50,7 +58,11 @@ def doctor(connection: Connection, watch_seconds: float, quiet: bool, as_json: b
       tidelog doctor --quiet --watch 0
       tidelog doctor --json | jq '.findings[] | select(.severity == "problem")'
     """
-    seen = examine(connection, watch_seconds, _progress)
+    settings = connection.client_settings(CONNECT_SECONDS_MAX)
+    try:
+        seen = examine(connection.bootstrap, settings, watch_seconds, _progress)
+    except NotReachable as fault:
+        raise Unreachable(fault.message, fault.hint) from fault
     _progress("")
     findings = diagnose(seen)
     shown = [finding for finding in findings if finding.severity > Severity.OK or not quiet]

@@ -3,11 +3,15 @@
 Exit code 1 is the situation (no broker, no such topic), 2 is the command line itself (click's own rule).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
 import click
+
+from tidelog.admin.faults import AdminFault
+from tidelog.client.faults import ClientFault, Refusal, UnsupportedVersion
+from tidelog.model.errors import ErrorCode
 
 
 class CommandError(click.ClickException):
@@ -60,8 +64,32 @@ _HINTS = {
 
 #: where a broker that was to be reached directly could not be
 UNREACHABLE_HINT = "'tidelog doctor' tries every broker and says what is wrong"
-#: where its bytes make no sense
-UNREADABLE_HINT = "see that the address is a Kafka listener, and that security.protocol fits it"
+
+#: what to do about refusals of requests about users, ACLs and quotas
+ACCESS_HINTS = {
+    "SECURITY_DISABLED": "start the brokers with the setting authorizer.class.name "
+    "('tidelog up --secure' does)",
+    "CLUSTER_AUTHORIZATION_FAILED": "connect as a super user, or ask one for 'tidelog acl allow USER "
+    "OPERATION --cluster': describe and alter for ACLs and users, describe_configs and alter_configs for "
+    "quotas",
+    "RESOURCE_NOT_FOUND": "'tidelog user list' shows the users",
+    "INVALID_REQUEST": "the command's --help has examples",
+}
+
+#: what brokers say about groups and topics, in words that people know from other Kafka tools
+_WORDS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed",
+    ErrorCode.NON_EMPTY_GROUP: "The group is not empty",
+    ErrorCode.GROUP_ID_NOT_FOUND: "The group id does not exist",
+    ErrorCode.UNKNOWN_MEMBER_ID: "Unknown member",
+    ErrorCode.INVALID_GROUP_ID: "Invalid group.id",
+}
+
+_NAMES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "UNKNOWN_TOPIC_OR_PART",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "TOPIC_EXCEPTION",
+}
 
 
 def hint_for(name: str) -> str:
@@ -77,15 +105,40 @@ def from_kafka_error(error: Any, doing: str) -> CommandError:
     return CommandError(f"{doing}: {reason} ({name})", _HINTS.get(name))
 
 
+def from_client_fault(fault: ClientFault, doing: str, hints: Mapping[str, str]) -> CommandError:
+    """Turn what our own client met while `doing` something into an error for a person."""
+    if isinstance(fault, Refusal):
+        # What a broker explains bears the name that confluent-kafka has for it, as errors of topics do.
+        name = _NAMES.get(fault.code, fault.code.name) if fault.message else fault.code.name
+        words = fault.message or (f"Broker: {_WORDS[fault.code]}" if fault.code in _WORDS else None)
+        return CommandError(
+            f"{doing}: {words} ({name})" if words else f"{doing}: {name}", hints.get(name) or hint_for(name)
+        )
+    if isinstance(fault, UnsupportedVersion):
+        return CommandError(f"{doing}: {fault}", _HINTS["UNSUPPORTED_VERSION"])
+    return CommandError(f"{doing}: {fault}", UNREACHABLE_HINT)
+
+
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
+def explained(doing: str, hints: Mapping[str, str] | None = None) -> Iterator[None]:
     """Report a client error raised inside as what was being done, why it failed and what to try."""
     from confluent_kafka import KafkaError, KafkaException
 
     try:
         yield
+    except ClientFault as fault:
+        raise from_client_fault(fault, doing, hints or {}) from fault
     except KafkaException as failure:
         error = failure.args[0] if failure.args else None
         if isinstance(error, KafkaError):
             raise from_kafka_error(error, doing) from failure
         raise CommandError(f"{doing}: {failure}", UNREACHABLE_HINT) from failure
+
+
+@contextmanager
+def as_command_error() -> Iterator[None]:
+    """Show what cannot be done with a cluster as it is as a command's error."""
+    try:
+        yield
+    except AdminFault as fault:
+        raise CommandError(fault.message, fault.hint) from fault

@@ -2,29 +2,28 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.errors import CommandError, explained
-from tidelog.cli.group_offsets import committed_offsets, describe_group, group_lag, log_ends
-from tidelog.cli.output import json_option, print_fields, print_json, print_table
-from tidelog.cli.positions import moment_callback
-from tidelog.cli.topic import confirm
-from tidelog.client.offset_reset import (
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.groups import Groups
+from tidelog.admin.offset_reset import (
     Partition,
-    ResetPlan,
     Target,
     TargetKind,
     parse_offsets_csv,
     partitions_of,
     plan_reset,
 )
-from tidelog.model.addresses import address_text
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+from tidelog.admin.offsets import log_ends
+from tidelog.admin.snapshot import GroupView
+from tidelog.cli.connection import Connection, connection_options
+from tidelog.cli.errors import CommandError
+from tidelog.cli.output import json_option, print_fields, print_json, print_table
+from tidelog.cli.positions import moment_callback
+from tidelog.cli.topic import confirm
+from tidelog.client.cluster import Cluster
 
 
 @click.group()
@@ -47,16 +46,15 @@ def list_groups(connection: Connection, as_json: bool) -> None:
       tidelog group list
       tidelog group list --json
     """
-    admin = connection.admin()
-    with explained("the groups cannot be listed"):
-        listed = connection.outcome(admin.list_consumer_groups(request_timeout=connection.timeout_seconds))
-    if listed.errors:
-        raise CommandError(
-            f"a broker did not list its groups: {listed.errors[0]}", "check 'tidelog cluster status'"
-        )
+    admin = connection.cluster_admin()
+    brokers = admin.asked("the groups cannot be listed", Cluster.broker_ids)
+    listed, problems = Groups(admin).list_groups(brokers)
+    if problems:
+        raise CommandError(problems[0], "check 'tidelog cluster status'")
     rows = [
-        {"group": item.group_id, "state": _name(item.state), "type": _name(item.type)}
-        for item in sorted(listed.valid, key=lambda item: item.group_id)
+        {"group": item.id, "state": _state(item), "type": item.type}
+        for item in listed.values()
+        if item.protocol_type in ("", "consumer")
     ]
     if as_json:
         print_json(rows)
@@ -78,29 +76,25 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
       tidelog group describe billing
       tidelog group describe billing --json
     """
-    admin = connection.admin()
-    described = describe_group(connection, admin, name)
-    rows = group_lag(connection, admin, name)
+    groups = Groups(connection.cluster_admin())
+    described = _described(groups, name)
+    rows = groups.lag(described)
     members = [
         {
-            "member": member.member_id,
+            "member": member.id,
             "client_id": member.client_id,
             "host": member.host,
-            "instance_id": member.group_instance_id,
-            "partitions": [
-                f"{item.topic}-{item.partition}"
-                for item in (member.assignment.topic_partitions if member.assignment is not None else [])
-            ],
+            "instance_id": member.instance_id,
+            "partitions": [f"{topic}-{number}" for topic, number in member.assignment],
         }
         for member in described.members
     ]
-    coordinator = described.coordinator
     summary = {
         "group": name,
-        "state": _name(described.state),
-        "type": _name(described.type),
-        "assignor": described.partition_assignor or None,
-        "coordinator": coordinator.id if coordinator is not None else None,
+        "state": _state(described),
+        "type": described.type,
+        "assignor": described.assignor or None,
+        "coordinator": described.coordinator,
     }
     if as_json:
         print_json({**summary, "members": members, "offsets": [asdict(row) for row in rows]})
@@ -117,8 +111,16 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
         _print_lag(rows)
 
 
-def _name(value: Any) -> str | None:
-    return value.name.replace("_", " ").lower() if value is not None else None
+def _described(groups: Groups, name: str) -> GroupView:
+    """The group's state and members; a group nobody has used is an error for a person."""
+    found = groups.describe(name)
+    if found is None:
+        raise CommandError(f"there is no group {name!r}", "'tidelog group list' shows the groups")
+    return found
+
+
+def _state(group: GroupView) -> str:
+    return group.state.replace("rebalance", "rebalancing")
 
 
 def _print_lag(rows: list[Any]) -> None:
@@ -140,7 +142,8 @@ def lag(connection: Connection, name: str, as_json: bool) -> None:
       tidelog group lag billing
       tidelog group lag billing --json | jq 'map(.lag) | add'
     """
-    rows = group_lag(connection, connection.admin(), name)
+    groups = Groups(connection.cluster_admin())
+    rows = groups.lag(_described(groups, name))
     if as_json:
         print_json([asdict(row) for row in rows])
         return
@@ -163,11 +166,9 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool) -> None:
       tidelog group delete billing --yes
     """
     confirm(f"Delete {', '.join(names)} with all committed offsets?", yes)
-    admin = connection.admin()
-    futures = admin.delete_consumer_groups(list(names), request_timeout=connection.timeout_seconds)
+    groups = Groups(connection.cluster_admin())
     for name in names:
-        with explained(f"group {name!r} was not deleted"):
-            connection.outcome(futures[name])
+        groups.delete(name)
         click.echo(f"Deleted group {name}.")
 
 
@@ -191,37 +192,28 @@ def delete_offsets(connection: Connection, name: str, topics: tuple[str, ...], y
       tidelog group delete-offsets billing --topic orders --yes
       tidelog group delete-offsets billing --topic orders:0,3
     """
-    from tidelog.cli.wire import delete_group_offsets
-
-    admin = connection.admin()
-    coordinator = describe_group(connection, admin, name).coordinator
-    chosen = _chosen(connection, admin, topics)
-    committed = committed_offsets(connection, admin, name)
+    admin = connection.cluster_admin()
+    groups = Groups(admin)
+    _described(groups, name)
+    chosen = _chosen(admin, topics)
+    committed = groups.committed_by(name)
     wanted = [partition for partition in chosen if partition in committed]
     if not wanted:
         click.echo(f"Group {name} has committed nothing there.")
         return
     confirm(f"Forget {len(wanted)} committed offsets of {name}?", yes)
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in wanted:
-        by_topic.setdefault(topic, []).append(number)
-    address = address_text(coordinator.host, coordinator.port)
-    errors = {
-        partition: error
-        for partition, error in delete_group_offsets(connection, address, name, by_topic).items()
-        if error is not None
-    }
+    errors = groups.delete_offsets(name, wanted)
     if errors:
         (topic, number), error = next(iter(errors.items()))
         raise CommandError(
-            f"{len(errors)} of {len(wanted)} offsets were not deleted, first {topic}-{number}: {error}",
+            f"{len(errors)} of {len(wanted)} offsets were not deleted, first {topic}-{number}: {error.name}",
             "stop the consumers of this group that read the topic first",
         )
     click.echo(f"Group {name} forgot {len(wanted)} offsets.")
 
 
-def _chosen(connection: Connection, admin: "AdminClient", words: tuple[str, ...]) -> list[Partition]:
-    known = connection.metadata(admin).topics
+def _chosen(admin: ClusterAdmin, words: tuple[str, ...]) -> list[Partition]:
+    known = admin.asked("the topics cannot be listed", Cluster.topics)
     try:
         return partitions_of(words, {name: len(topic.partitions) for name, topic in known.items()})
     except ValueError as fault:
@@ -312,17 +304,18 @@ def reset_offsets(
       tidelog group reset-offsets billing --from-file offsets.csv --execute
     """
     target = _target(target_options)
-    admin = connection.admin()
-    committed = committed_offsets(connection, admin, name)
-    chosen = _chosen(connection, admin, topics) if topics else list(target.offsets or committed)
+    admin = connection.cluster_admin()
+    groups = Groups(admin)
+    committed = groups.committed_by(name)
+    chosen = _chosen(admin, topics) if topics else list(target.offsets or committed)
     if not chosen:
         raise CommandError(f"group {name!r} has committed nothing", "say which topic with --topic")
     timestamp_ms = target.number if target.kind is TargetKind.TIMESTAMP else None
-    plan = plan_reset(name, target, committed, log_ends(connection, admin, chosen, timestamp_ms))
+    plan = plan_reset(name, target, committed, log_ends(admin, chosen, timestamp_ms))
     if not plan.moves:
         raise CommandError("there is nothing to move", "this target needs offsets the group has committed")
     if execute:
-        execute_plan(connection, admin, plan)
+        groups.reset(plan)
     if export:
         click.echo(plan.as_csv(), nl=False)
     elif as_json:
@@ -338,21 +331,3 @@ def reset_offsets(
             if execute
             else f"A plan: {changes} offsets would move; add --execute to do it."
         )
-
-
-def execute_plan(connection: Connection, admin: "AdminClient", plan: ResetPlan) -> None:
-    """Commit the plan's offsets for the group, and check that every partition took its own."""
-    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
-    partitions = [TopicPartition(move.topic, move.partition, move.new) for move in plan.moves]
-    with explained(f"the offsets of group {plan.group!r} were not moved"):
-        futures = admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(plan.group, partitions)], request_timeout=connection.timeout_seconds
-        )
-        result = connection.outcome(futures[plan.group])
-    for partition in result.topic_partitions:
-        if partition.error is not None:
-            raise CommandError(
-                f"{partition.topic}-{partition.partition} was not moved: {partition.error.str()}",
-                "stop the group's consumers first",
-            )

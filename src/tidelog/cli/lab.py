@@ -102,7 +102,7 @@ def run(names: tuple[str, ...], auto: bool, on_page: bool, page_port: int, as_js
     if on_page:
         if len(names) != 1 or as_json:
             raise CommandError("--page shows one scenario, to a person", "one NAME, and no --json")
-        _serve_page(page_port, Progress(restart=False), start=_load(names[0]).name, auto=auto)
+        _serve_page(page_port, StoredTourProgress(restart=False), start=_load(names[0]).name, auto=auto)
         return
     results = _run_all([_load(name) for name in names], auto=auto, as_json=as_json)
     _end(results, as_json)
@@ -139,7 +139,7 @@ def page(page_port: int) -> None:
       tidelog lab page
       tidelog lab page --page-port 8090
     """
-    _serve_page(page_port, Progress(restart=False))
+    _serve_page(page_port, StoredTourProgress(restart=False))
 
 
 @lab.command()
@@ -159,7 +159,7 @@ def tour(auto: bool, restart: bool, on_page: bool, page_port: int) -> None:
     from tidelog.lab import catalog
     from tidelog.lab.scenario import Outcome
 
-    progress = Progress(restart)
+    progress = StoredTourProgress(restart)
     names = catalog.names()
     left = [name for name in names if name not in progress.done]
     if not left:
@@ -182,7 +182,7 @@ def tour(auto: bool, restart: bool, on_page: bool, page_port: int) -> None:
     click.echo("That was all of it.")
 
 
-class Progress:
+class StoredTourProgress:
     """What of the tour is done, kept in a file of the user's state folder."""
 
     def __init__(self, restart: bool) -> None:
@@ -223,7 +223,9 @@ def _load(name: str) -> "Scenario":
         raise CommandError(str(fault), "'tidelog lab list' shows them all") from fault
 
 
-def _serve_page(port: int, progress: Progress, *, start: str | None = None, auto: bool = False) -> None:
+def _serve_page(
+    port: int, progress: StoredTourProgress, *, start: str | None = None, auto: bool = False
+) -> None:
     """Serve the lab's page until Ctrl-C; exit code 1 if the last scenario did not hold."""
     if not console_installed():
         raise CommandError("the page is part of the console", "pip install 'tidelog[console]'")

@@ -255,8 +255,12 @@ def _marker(key: bytes | None) -> str:
 
 
 def _index_entries(
-    content: IndexContent[OffsetIndexEntry] | IndexContent[TimeIndexEntry], entry_bytes: int, size_bytes: int
+    content: IndexContent[OffsetIndexEntry] | IndexContent[TimeIndexEntry],
+    entry_bytes: int,
+    size_bytes: int,
+    without: str,
 ) -> Iterator[Entry]:
+    """The entries and what is wrong with them; `without` says why there may be none."""
     yield from content.entries
     faults: list[Damage] = []
     if content.disorder is not None:
@@ -267,21 +271,24 @@ def _index_entries(
         faults.append(Damage(place, content.odd_bytes, "an incomplete entry at the end of the file"))
     yield from faults
     count = len(content.entries)
-    yield Summary(count, len(faults), f"{count} entries of {entry_bytes} bytes")
+    note = f"{count} entries of {entry_bytes} bytes" if count else f"no entries yet: {without}"
+    yield Summary(count, len(faults), note)
 
 
 def read_offset_index(path: Path) -> Iterator[Entry]:
     """The entries of a .index file with absolute offsets."""
     data = path.read_bytes()
     content = read_offset_entries(data, base_offset_of(path) or 0)
-    return _index_entries(content, OFFSET_ENTRY_BYTES, len(data))
+    without = "the first is due when more than index.interval.bytes (4096 by default) have been appended"
+    return _index_entries(content, OFFSET_ENTRY_BYTES, len(data), without)
 
 
 def read_time_index(path: Path) -> Iterator[Entry]:
     """The entries of a .timeindex file with absolute offsets."""
     data = path.read_bytes()
     content = read_time_entries(data, base_offset_of(path) or 0)
-    return _index_entries(content, TIME_ENTRY_BYTES, len(data))
+    without = "one is due with each of the offset index, the last when the segment or the broker is closed"
+    return _index_entries(content, TIME_ENTRY_BYTES, len(data), without)
 
 
 def read_transaction_index(path: Path) -> Iterator[Entry]:

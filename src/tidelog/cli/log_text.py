@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tidelog.admin.sizes import bytes_text
 from tidelog.cli.log_entries import (
     AbortedTransaction,
     Batch,
@@ -16,7 +17,7 @@ from tidelog.cli.log_entries import (
     Summary,
     base_offset_of,
 )
-from tidelog.cli.output import bytes_text, utc_text
+from tidelog.cli.output import utc_text
 from tidelog.cli.record_format import json_bytes
 from tidelog.storage.index_entries import OffsetIndexEntry, TimeIndexEntry
 

@@ -22,6 +22,8 @@ COMMANDS = {
     "doctor": CommandEntry("tidelog.cli.doctor:doctor", "Say in words what is wrong with a cluster."),
     "user": CommandEntry("tidelog.cli.user:user", "Create, list and delete users, and change passwords."),
     "console": CommandEntry("tidelog.cli.console:console", "Run the web console for a cluster."),
+    "registry": CommandEntry("tidelog.cli.registry:registry", "Run a schema registry over a cluster."),
+    "schema": CommandEntry("tidelog.cli.schema:schema", "List, check and register schemas in a registry."),
     "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),
     "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
     "pipeline": CommandEntry("tidelog.cli.pipeline:pipeline", "Run data pipelines on Spark."),

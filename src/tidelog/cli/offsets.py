@@ -2,11 +2,12 @@
 
 import click
 
+from tidelog.admin.offsets import list_offsets
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
-from tidelog.cli.listed_offsets import list_offsets
 from tidelog.cli.output import json_option, print_json, print_table, utc_text
-from tidelog.cli.positions import Position, PositionKind, moment_callback
+from tidelog.cli.positions import moment_callback
+from tidelog.client.cluster import EARLIEST, LATEST, Cluster
 
 
 @click.command()
@@ -37,22 +38,22 @@ def offsets(
       tidelog offsets orders --time 2026-01-31T12:00:00Z
       tidelog offsets orders --time 15m --json
     """
-    from confluent_kafka import TopicPartition
-
-    admin = connection.admin()
-    known = connection.metadata(admin).topics.get(topic)
+    admin = connection.cluster_admin()
+    found = admin.asked(f"topic {topic!r} cannot be read", Cluster.topics)
+    known = found.get(topic)
     if known is None:
         raise CommandError(f"there is no topic {topic!r}", "'tidelog topic list' shows the topics")
-    absent = sorted(set(wanted) - set(known.partitions))
+    present = {row.partition for row in known.partitions}
+    absent = sorted(set(wanted) - present)
     if absent:
         raise CommandError(
             f"topic {topic!r} has no partition {', '.join(map(str, absent))}",
             f"its partitions are 0 to {len(known.partitions) - 1}",
         )
-    numbers = sorted(set(wanted) or known.partitions)
-    partitions = [TopicPartition(topic, number) for number in numbers]
-    earliest = list_offsets(connection, admin, partitions, Position(PositionKind.BEGINNING))
-    latest = list_offsets(connection, admin, partitions, Position(PositionKind.END))
+    numbers = sorted(set(wanted) or present)
+    partitions = [(topic, number) for number in numbers]
+    earliest = list_offsets(admin, partitions, EARLIEST)
+    latest = list_offsets(admin, partitions, LATEST)
     rows: list[dict[str, int | None]] = []
     for number in numbers:
         key = (topic, number)
@@ -60,9 +61,9 @@ def offsets(
         rows.append({"partition": number, "earliest": first, "latest": end, "offsets_in_use": end - first})
     columns = ["partition", "earliest", "latest", "offsets in use"]
     if moment_ms is not None:
-        found = list_offsets(connection, admin, partitions, Position(PositionKind.TIMESTAMP, moment_ms))
+        at_time = list_offsets(admin, partitions, moment_ms)
         for number, row in zip(numbers, rows, strict=True):
-            listed = found[(topic, number)]
+            listed = at_time[(topic, number)]
             row["offset_at_time"] = listed.offset if listed.offset >= 0 else None
             row["timestamp_ms"] = listed.timestamp_ms if listed.offset >= 0 else None
         columns += ["offset at time", "record's time"]

@@ -91,20 +91,6 @@ def print_fields(pairs: Iterable[tuple[str, Any]]) -> None:
         click.echo(f"{name.ljust(width)}  {text}")
 
 
-def bytes_text(size_bytes: int | None) -> str | None:
-    """A size as a person reads it: 999 B, 1.5 KiB, 20 MiB."""
-    if size_bytes is None:
-        return None
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    size = float(size_bytes)
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
-    return f"{size / 1024:.1f} TiB"
-
-
 def utc_text(timestamp_ms: int | None) -> str | None:
     """A timestamp as ISO time in UTC with milliseconds, or None where Kafka says there is none."""
     if timestamp_ms is None or timestamp_ms < 0:

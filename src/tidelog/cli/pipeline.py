@@ -1,8 +1,11 @@
 """`tidelog pipeline`: run pipelines from files or by kind, see what they would do and how far they are."""
 
+import json
 import signal
 import threading
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -13,15 +16,19 @@ from click.core import ParameterSource
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_fields, print_json, print_table, utc_text
-from tidelog.cli.pipeline_progress import ProgressPrinter, progress_rows
+from tidelog.cli.pipeline_progress import ProgressPrinter, figure_rows, progress_rows
+from tidelog.cli.pipeline_shared import shared_list, shared_pipeline, stop_shared
 from tidelog.cli.properties import parse_assignments
 
 if TYPE_CHECKING:
+    from tidelog.admin.shared_pipelines import SharedPipeline
     from tidelog.pipelines.definition import Definition
     from tidelog.pipelines.plan import Plan
+    from tidelog.pipelines.problems import Findings
     from tidelog.pipelines.running import Place, Status
 
-FAILURE_LINES_MAX = 6
+LIST_COLUMNS = ("name", "kind", "state", "pid", "started", "rows", "lag", "dead letters")
+shared_option = click.option("--shared", is_flag=True, help="Those of the cluster's team, on any machine.")
 
 
 @click.group()
@@ -42,6 +49,18 @@ def definition_options(command: Any) -> Any:
         (("--dead-letters",), "TOPIC", "Records that fail go here, and the pipeline goes on."),
         (("--master",), "MASTER", "Spark's master, for example local[2] or spark://host:7077."),
     )
+    command = click.option(
+        "--check/--no-check",
+        "checked",
+        default=True,
+        help="Ask the cluster about topics and rights, and Spark's analyser about SQL (default: --check).",
+    )(command)
+    command = click.option(
+        "--shared/--not-shared",
+        "shared",
+        default=None,
+        help="Let the team see, stop and take it over from any machine, through the cluster.",
+    )(command)
     for names, metavar, sentence in reversed(rows):
         option = click.option(*names, multiple="options" in names, metavar=metavar, help=sentence)
         command = option(command)
@@ -60,10 +79,28 @@ def definition_options(command: Any) -> Any:
     metavar="SECONDS",
     help="How often to report.",
 )
+@click.option(
+    "--metrics",
+    "metrics_at",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus here while it runs.",
+)
+@click.option(
+    "--replace", "replaces", is_flag=True, help="Take the name over from another file that ran by it."
+)
 @json_option
 @connection_options()
-def run(connection: Connection, source: str, progress_seconds: float, as_json: bool, **changes: Any) -> None:
-    """Show the plan of a pipeline, then run it until it ends or is stopped.
+def run(
+    connection: Connection,
+    source: str,
+    progress_seconds: float,
+    metrics_at: str | None,
+    replaces: bool,
+    as_json: bool,
+    checked: bool,
+    **changes: Any,
+) -> None:
+    """Show the plan of a pipeline and check it, then run it until it ends or is stopped.
 
     Ctrl-C stops it cleanly, and so does 'tidelog pipeline stop'; the next run goes on where it was.
 
@@ -86,11 +123,21 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
     else:
         for note in plan.as_json()["notes"]:
             click.echo(f"note: {note}", err=True)
+    if checked:
+        for note in _checked(definition, plan).notes:
+            click.echo(f"note: {note}", err=as_json)
     stopping = threading.Event()
     printer = ProgressPrinter(as_json)
     try:
         check_environment()
-        runner = Runner(plan, definition.origin, stopping)
+        runner = Runner(
+            plan,
+            definition.origin,
+            stopping,
+            metrics_at,
+            replaces=replaces,
+            on_waiting=partial(_say_waiting, as_json),
+        )
         _stop_on_signals(stopping)
         if not as_json:
             click.echo("starting Spark; Ctrl-C stops the pipeline cleanly")
@@ -102,7 +149,7 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
         printer.close()
     if status.state == FAILED:
         raise CommandError(
-            f"pipeline {status.name} failed: {_first_lines(status.failure or '')}",
+            f"pipeline {status.name} failed: {status.cause}",
             f"'tidelog pipeline status {status.name}' has it all; the next run goes on where this one was",
         )
     if not as_json:
@@ -115,31 +162,54 @@ def run(connection: Connection, source: str, progress_seconds: float, as_json: b
 @definition_options
 @json_option
 @connection_options()
-def plan_command(connection: Connection, source: str, as_json: bool, **changes: Any) -> None:
-    """Say what a pipeline would do, without starting anything.
+def plan_command(connection: Connection, source: str, as_json: bool, checked: bool, **changes: Any) -> None:
+    """Say what a pipeline would do and whether it can, without starting anything.
+
+    Topics, partitions and rights are those that the cluster tells of; SQL, columns and types go through
+    Spark's analyser. What is wrong is said with the line of the file. Nothing is changed.
 
     \b
     Examples:
       tidelog pipeline plan totals.yaml
       tidelog pipeline plan archive -o topic=orders -o path=/data/orders
+      tidelog pipeline plan totals.yaml --no-check
     """
-    plan = _plan(_definition(connection, source, changes))
-    if as_json:
-        print_json(plan.as_json())
-    else:
+    definition = _definition(connection, source, changes)
+    plan = _plan(definition)
+    if not as_json:
         click.echo(plan.explain())
+        if checked:
+            for note in _checked(definition, plan).notes:
+                click.echo(f"  note: {note}")
+            click.echo("  checked: it can run")
+        return
+    from tidelog.pipelines.checking import check_plan
+
+    document = plan.as_json()
+    if checked:
+        findings = check_plan(plan)
+        document["problems"] = [one.words(definition.origin, definition.lines) for one in findings.problems]
+        document["notes"] += findings.notes
+    print_json(document)
+    if document.get("problems"):
+        click.get_current_context().exit(1)
 
 
 @pipeline.command("list")
 @click.option("--kinds", is_flag=True, help="The ready pipelines, instead of what ran here.")
 @click.option("--options", "of_kind", metavar="KIND", help="The options of a ready pipeline.")
+@shared_option
 @json_option
-def list_pipelines(kinds: bool, of_kind: str | None, as_json: bool) -> None:
-    """List the pipelines that run or ran on this machine.
+@connection_options()
+def list_pipelines(
+    connection: Connection, kinds: bool, of_kind: str | None, shared: bool, as_json: bool
+) -> None:
+    """List the pipelines that run or ran on this machine, or those that the cluster's team shares.
 
     \b
     Examples:
       tidelog pipeline list
+      tidelog pipeline list --shared
       tidelog pipeline list --kinds
       tidelog pipeline list --options archive
     """
@@ -147,22 +217,27 @@ def list_pipelines(kinds: bool, of_kind: str | None, as_json: bool) -> None:
         _list_options(of_kind, as_json)
     elif kinds:
         _list_kinds(as_json)
+    elif shared:
+        _list_shared(connection, as_json)
     else:
         _list_statuses(as_json)
 
 
 @pipeline.command("status")
 @click.argument("name", metavar="NAME|FILE")
+@shared_option
 @json_option
-def status_command(name: str, as_json: bool) -> None:
+@connection_options()
+def status_command(connection: Connection, name: str, shared: bool, as_json: bool) -> None:
     """Show how far a pipeline is: rates, lag, batch time, dead letters.
 
     \b
     Examples:
       tidelog pipeline status totals
       tidelog pipeline status totals.yaml --json
+      tidelog pipeline status totals --shared
     """
-    _, status = _place(name)
+    status = _shared_status(connection, name) if shared else _place(name)[1]
     if as_json:
         print_json(status.as_json())
         return
@@ -179,10 +254,10 @@ def status_command(name: str, as_json: bool) -> None:
         ]
     )
     if status.progress:
-        columns, rows = progress_rows(status.progress)
-        print_table(columns, rows)
+        print_table(*progress_rows(status.progress))
+        print_table(*figure_rows(status.progress))
     if status.failure is not None:
-        click.echo(f"failure\n{status.failure}")
+        click.echo(f"cause\n{status.cause or '-'}\nfailure\n{status.failure}")
 
 
 @pipeline.command()
@@ -196,16 +271,23 @@ def status_command(name: str, as_json: bool) -> None:
     metavar="SECONDS",
     help="How long to wait until it has stopped.",
 )
-def stop(name: str, wait_seconds: float) -> None:
-    """Stop a pipeline that runs on this machine; its next run goes on where it was.
+@shared_option
+@connection_options()
+def stop(connection: Connection, name: str, wait_seconds: float, shared: bool) -> None:
+    """Stop a pipeline that runs on this machine, or a shared one anywhere; its next run goes on where it was.
 
     \b
     Examples:
       tidelog pipeline stop totals
       tidelog pipeline stop totals.yaml --wait 10
+      tidelog pipeline stop totals --shared
     """
     from tidelog.client.faults import BadOption
 
+    if shared:
+        stop_shared(connection, _called(name), wait_seconds)
+        click.echo(f"pipeline {_called(name)} stopped")
+        return
     place, _ = _place(name)
     try:
         stopped = place.ask_to_stop(wait_seconds)
@@ -253,6 +335,20 @@ def _plan(definition: "Definition") -> "Plan":
         raise CommandError(str(fault), _hint(fault, definition.kind)) from fault
 
 
+def _checked(definition: "Definition", plan: "Plan") -> "Findings":
+    """What a person should know before it runs; what stops it is an error, with the lines of the file."""
+    from tidelog.client.masking import masked_text
+    from tidelog.pipelines.checking import check_plan
+
+    findings = check_plan(plan)
+    words = [one.words(definition.origin, definition.lines) for one in findings.problems]
+    if words:
+        raise CommandError(
+            masked_text("\n  ".join(words), plan.secrets()), "--no-check goes on without these checks"
+        )
+    return findings
+
+
 def _hint(fault: Exception, kind: str | None = None) -> str | None:
     from tidelog.pipelines.begun_with import OtherOptions
     from tidelog.pipelines.running import AlreadyRunning
@@ -266,6 +362,14 @@ def _hint(fault: Exception, kind: str | None = None) -> str | None:
     return None
 
 
+def _say_waiting(as_json: bool, before: "SharedPipeline") -> None:
+    click.echo(
+        f"{before.name} ran on {before.host} when it was last heard of; it is taken over "
+        f"if it says nothing for {before.lease_seconds:g} s",
+        err=as_json,
+    )
+
+
 def _stop_on_signals(stopping: threading.Event) -> None:
     def on_signal(number: int, frame: FrameType | None) -> None:
         stopping.set()
@@ -276,16 +380,9 @@ def _stop_on_signals(stopping: threading.Event) -> None:
 
 def _place(name: str) -> "tuple[Place, Status]":
     """The pipeline that is called so, or that a file of this name describes."""
-    from tidelog.client.faults import ClientFault
-    from tidelog.pipelines.definition import load_definition
     from tidelog.pipelines.running import Place
 
-    called = name
-    if Path(name).suffix in (".yaml", ".yml", ".py") and Path(name).exists():
-        try:
-            called = load_definition(Path(name)).run.name
-        except ClientFault as fault:
-            raise CommandError(str(fault)) from fault
+    called = _called(name)
     place = Place(called)
     status = place.status()
     if status is None:
@@ -293,6 +390,41 @@ def _place(name: str) -> "tuple[Place, Status]":
             f"no pipeline {called} has run here", "'tidelog pipeline list' names those that did"
         )
     return place, status
+
+
+def _called(name: str) -> str:
+    """The name of a pipeline, which may be that of its file."""
+    from tidelog.client.faults import ClientFault
+    from tidelog.pipelines.definition import load_definition
+
+    if Path(name).suffix not in (".yaml", ".yml", ".py") or not Path(name).exists():
+        return name
+    try:
+        return load_definition(Path(name)).run.name
+    except ClientFault as fault:
+        raise CommandError(str(fault)) from fault
+
+
+def _shared_status(connection: Connection, name: str) -> "Status":
+    from tidelog.pipelines.running import Status
+
+    found = shared_pipeline(connection, _called(name))
+    return Status.read(json.dumps(found.seen(time.time() * 1000)))
+
+
+def _list_shared(connection: Connection, as_json: bool) -> None:
+    from tidelog.pipelines.running import Status
+
+    found = shared_list(connection)
+    now_ms = time.time() * 1000
+    if as_json:
+        print_json([{**one.seen(now_ms), "host": one.host} for one in found])
+    elif found:
+        columns = ("name", "host", *LIST_COLUMNS[1:])
+        rows = [(Status.read(json.dumps(one.seen(now_ms))), one.host) for one in found]
+        print_table(columns, [(status.name, host, *_row(status)[1:]) for status, host in rows])
+    else:
+        click.echo("No pipeline is shared in this cluster.")
 
 
 def _list_kinds(as_json: bool) -> None:
@@ -311,8 +443,7 @@ def _list_statuses(as_json: bool) -> None:
     if as_json:
         print_json([status.as_json() for status in statuses])
     elif statuses:
-        columns = ("name", "kind", "state", "pid", "started", "rows", "lag", "dead letters")
-        print_table(columns, [_row(status) for status in statuses])
+        print_table(LIST_COLUMNS, [_row(status) for status in statuses])
     else:
         click.echo("No pipeline has run here yet.")
 
@@ -352,8 +483,3 @@ def _list_options(kind: str, as_json: bool) -> None:
         print_json(rows)
     else:
         print_table(("option", "type", "default", ""), [tuple(row.values()) for row in rows])
-
-
-def _first_lines(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[:FAILURE_LINES_MAX])

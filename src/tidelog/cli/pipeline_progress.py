@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.output import cell
+from tidelog.cli.output import cell, utc_text
 
 if TYPE_CHECKING:
     from tidelog.pipelines.work import Progress
 
-COLUMNS = ("query", "batch", "rows", "in/s", "done/s", "batch ms", "lag", "dead letters", "")
+COLUMNS = ("query", "batch", "rows", "in/s", "done/s", "batch ms", "lag", "dead letters", "dropped", "")
 
 
 def progress_rows(progress: Sequence["Progress"]) -> tuple[Sequence[str], list[Sequence[Any]]]:
@@ -28,11 +28,42 @@ def progress_rows(progress: Sequence["Progress"]) -> tuple[Sequence[str], list[S
             one.batch_ms,
             one.lag,
             one.dead_letters,
+            one.rows_dropped,
             one.message,
         )
         for one in progress
     ]
     return COLUMNS, rows
+
+
+FIGURES = (
+    "query",
+    "commits",
+    "aborts",
+    "state rows",
+    "state bytes",
+    "watermark",
+    "rows dropped",
+    "phases (ms)",
+)
+
+
+def figure_rows(progress: Sequence["Progress"]) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    """A table of what each query keeps, and what its last batch took."""
+    rows: list[Sequence[Any]] = [
+        (
+            one.name,
+            one.commits,
+            one.aborts,
+            one.state_rows,
+            one.state_bytes,
+            None if one.watermark_ms is None else utc_text(one.watermark_ms),
+            one.rows_dropped,
+            ", ".join(f"{phase} {ms}" for phase, ms in one.phases_ms.items()),
+        )
+        for one in progress
+    ]
+    return FIGURES, rows
 
 
 def _whole(rate: float | None) -> int | None:

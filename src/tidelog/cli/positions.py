@@ -30,7 +30,7 @@ class PositionKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class RequestedPosition:
     """A parsed position; `number` is the offset, the count before the end or the timestamp in ms."""
 
     kind: PositionKind
@@ -51,17 +51,17 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def parse_position(text: str, clock_ms: Callable[[], int] = now_ms) -> Position:
+def parse_position(text: str, clock_ms: Callable[[], int] = now_ms) -> RequestedPosition:
     """Read a position, or raise ValueError with a sentence that lists what is possible."""
     word = text.strip()
     named = _NAMES.get(word.lower())
     if named is not None:
-        return Position(named)
+        return RequestedPosition(named)
     if re.fullmatch(r"\d+", word):
-        return Position(PositionKind.OFFSET, int(word))
+        return RequestedPosition(PositionKind.OFFSET, int(word))
     if re.fullmatch(r"-\d+", word):
-        return Position(PositionKind.BEFORE_END, int(word[1:]))
-    return Position(PositionKind.TIMESTAMP, parse_moment(word, clock_ms))
+        return RequestedPosition(PositionKind.BEFORE_END, int(word[1:]))
+    return RequestedPosition(PositionKind.TIMESTAMP, parse_moment(word, clock_ms))
 
 
 def parse_moment(text: str, clock_ms: Callable[[], int] = now_ms) -> int:
@@ -80,7 +80,7 @@ def parse_moment(text: str, clock_ms: Callable[[], int] = now_ms) -> int:
         ) from None
 
 
-def position_callback(ctx: click.Context, parameter: click.Parameter, value: str) -> Position:
+def position_callback(ctx: click.Context, parameter: click.Parameter, value: str) -> RequestedPosition:
     """The click callback of an option that is a position in a log."""
     try:
         return parse_position(value)

@@ -6,17 +6,16 @@ from typing import Any
 
 import click
 
-from tidelog.cli.access_requests import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS, ask, check
+from tidelog.admin import access
+from tidelog.admin.access import Entity
 from tidelog.cli.connection import Connection, connection_options
+from tidelog.cli.errors import ACCESS_HINTS
 from tidelog.cli.output import json_option, print_json, print_table
 from tidelog.cli.properties import parse_assignments
 from tidelog.model.client_quotas import CLIENT_ID, CLIENT_KEYS, IP, IP_KEYS, USER
 
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|k|m|g|ki|mi|gi)b?(?:/s)?", re.IGNORECASE)
-_EXACT, _DEFAULT = 0, 1
-
-Entity = dict[str, str | None]
 
 
 def parse_amount(text: str) -> float:
@@ -59,26 +58,20 @@ def _words(entity: Entity) -> str:
     return ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in entity.items())
 
 
-def _change(connection: Connection, entity: Entity, ops: list[dict[str, Any]], as_json: bool) -> None:
+def _change(connection: Connection, entity: Entity, limits: dict[str, float | None], as_json: bool) -> None:
     if not entity:
         raise click.UsageError("say who: --user, --client-id, both of them, or --ip")
     known = IP_KEYS if IP in entity else CLIENT_KEYS
-    for op in ops:
-        if op["key"] not in known:
-            raise click.UsageError(f"there is no limit {op['key']!r} here; there are {', '.join(known)}")
-    parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
-    answer = ask(
-        connection, ALTER_CLIENT_QUOTAS, {"entries": [{"entity": parts, "ops": ops}], "validate_only": False}
-    )
-    for entry in answer.entries:
-        check(entry, "the quota was not changed")
+    for key in limits:
+        if key not in known:
+            raise click.UsageError(f"there is no limit {key!r} here; there are {', '.join(known)}")
+    access.set_quotas(connection.cluster_admin(ACCESS_HINTS), entity, limits)
     if as_json:
-        limits = {op["key"]: None if op["remove"] else op["value"] for op in ops}
         print_json({"entity": entity, "limits": limits})
         return
-    for op in ops:
-        change = "has no limit any more" if op["remove"] else f"is at most {op['value']:g}"
-        click.echo(f"{op['key']} of {_words(entity)} {change}.")
+    for key, limit in limits.items():
+        change = "has no limit any more" if limit is None else f"is at most {limit:g}"
+        click.echo(f"{key} of {_words(entity)} {change}.")
 
 
 @click.group()
@@ -108,8 +101,7 @@ def set_quotas(connection: Connection, limits: tuple[str, ...], as_json: bool, *
       tidelog quota set connection_creation_rate=10 --ip 10.0.0.7
     """
     values = parse_assignments(limits, "'KEY=LIMIT'")
-    ops = [{"key": key, "value": parse_amount(text), "remove": False} for key, text in values.items()]
-    _change(connection, _entity(**chosen), ops, as_json)
+    _change(connection, _entity(**chosen), {key: parse_amount(text) for key, text in values.items()}, as_json)
 
 
 @quota.command("unset")
@@ -124,8 +116,7 @@ def unset_quotas(connection: Connection, keys: tuple[str, ...], as_json: bool, *
     Example:
       tidelog quota unset producer_byte_rate --user alice
     """
-    ops = [{"key": key, "value": 0.0, "remove": True} for key in keys]
-    _change(connection, _entity(**chosen), ops, as_json)
+    _change(connection, _entity(**chosen), dict.fromkeys(keys), as_json)
 
 
 @quota.command("list")
@@ -140,19 +131,8 @@ def list_quotas(connection: Connection, as_json: bool, **chosen: Any) -> None:
       tidelog quota list
       tidelog quota list --user alice --json
     """
-    components = [
-        {"entity_type": kind, "match_type": _DEFAULT if name is None else _EXACT, "match": name}
-        for kind, name in _entity(**chosen).items()
-    ]
-    answer = ask(connection, DESCRIBE_CLIENT_QUOTAS, {"components": components, "strict": False})
-    check(answer, "the quotas cannot be read")
-    rows = [
-        {
-            "entity": {part.entity_type: part.entity_name for part in entry.entity},
-            "limits": {value.key: value.value for value in entry.values},
-        }
-        for entry in answer.entries or ()
-    ]
+    found = access.quotas(connection.cluster_admin(ACCESS_HINTS), _entity(**chosen))
+    rows: list[dict[str, Any]] = [{"entity": quota.of, "limits": dict(quota.limits)} for quota in found]
     if as_json:
         print_json(rows)
     elif rows:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.admin import topics
+from tidelog.admin.sizes import bytes_text
+from tidelog.admin.topic_description import TopicDescription, describe_topics
 from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.errors import CommandError, explained
-from tidelog.cli.output import json_option, print_json, print_table
+from tidelog.cli.errors import CommandError
+from tidelog.cli.output import json_option, print_fields, print_json, print_table
 from tidelog.cli.properties import parse_assignments
-from tidelog.cli.topic_description import describe_topics, print_description
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from tidelog.admin.cluster_admin import ClusterAdmin
+    from tidelog.admin.snapshot import TopicView
 
 VISIBLE_POLL_SECONDS = 0.05
 
@@ -26,13 +29,15 @@ def topic() -> None:
     """
 
 
-def wait_visible(connection: Connection, admin: "AdminClient", name: str, *, present: bool) -> None:
+def wait_visible(
+    connection: Connection, admin: "ClusterAdmin", name: str, *, present: bool
+) -> "TopicView | None":
     """Wait until the metadata agrees that the topic exists (or is gone), so that the next command sees it."""
     deadline = time.monotonic() + connection.timeout_seconds
     while time.monotonic() < deadline:
-        known = connection.metadata(admin).topics.get(name)
-        if (known is not None and known.error is None) == present:
-            return
+        known = topics.topic_views(admin, [name]).get(name)
+        if (known is not None) == present:
+            return known
         time.sleep(VISIBLE_POLL_SECONDS)
     raise CommandError(
         f"the broker accepted the change of topic {name!r} but does not show it yet",
@@ -83,34 +88,26 @@ def create(
       tidelog topic create orders --partitions 6 --config retention.ms=3600000
       tidelog topic create prices --config cleanup.policy=compact --if-not-exists
     """
-    from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
-
     configs = parse_assignments(settings, "'--config'")
-    admin = connection.admin()
-    wanted = NewTopic(
+    admin = connection.cluster_admin()
+    made = topics.create_topic(
+        admin,
         name,
-        num_partitions=-1 if partitions is None else partitions,
-        replication_factor=-1 if replication_factor is None else replication_factor,
-        config=configs,
+        partitions,
+        replication_factor,
+        configs,
+        validate_only=dry_run,
+        if_not_exists=if_not_exists,
     )
-    with explained(f"topic {name!r} was not created"):
-        try:
-            futures = admin.create_topics(
-                [wanted], validate_only=dry_run, request_timeout=connection.timeout_seconds
-            )
-            connection.outcome(futures[name])
-        except KafkaException as failure:
-            exists = failure.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-            if not (exists and if_not_exists):
-                raise
-            click.echo(f"Topic {name} exists already; nothing changed.")
-            return
+    if not made:
+        click.echo(f"Topic {name} exists already; nothing changed.")
+        return
     if dry_run:
         click.echo(f"Topic {name} could be created; nothing was changed (--dry-run).")
         return
-    wait_visible(connection, admin, name, present=True)
-    count = len(connection.metadata(admin).topics[name].partitions)
+    view = wait_visible(connection, admin, name, present=True)
+    assert view is not None
+    count = len(view.partitions)
     click.echo(f"Created topic {name} with {count} partition{'s' if count != 1 else ''}.")
 
 
@@ -126,22 +123,16 @@ def list_topics(connection: Connection, internal: bool, as_json: bool) -> None:
       tidelog topic list
       tidelog topic list --json | jq -r '.[].name'
     """
-    topics = connection.metadata(connection.admin()).topics
-    rows: list[dict[str, Any]] = []
-    for name in sorted(topics):
-        if name.startswith("__") and not internal:
-            continue
-        partitions = topics[name].partitions.values()
-        rows.append(
-            {
-                "name": name,
-                "partitions": len(topics[name].partitions),
-                "replication_factor": max((len(partition.replicas) for partition in partitions), default=0),
-                "under_replicated": sum(
-                    len(partition.isrs) < len(partition.replicas) for partition in partitions
-                ),
-            }
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "name": view.name,
+            "partitions": len(view.partitions),
+            "replication_factor": view.replication_factor,
+            "under_replicated": view.under_replicated,
+        }
+        for view in topics.topic_views(connection.cluster_admin()).values()
+        if internal or not view.internal
+    ]
     if as_json:
         print_json(rows)
     elif rows:
@@ -164,7 +155,7 @@ def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> N
       tidelog topic describe orders
       tidelog topic describe orders payments --json
     """
-    descriptions = describe_topics(connection, list(names))
+    descriptions = describe_topics(connection.cluster_admin(), names)
     if as_json:
         print_json([description.as_json() for description in descriptions])
         return
@@ -172,6 +163,49 @@ def describe(connection: Connection, names: tuple[str, ...], as_json: bool) -> N
         if number:
             click.echo()
         print_description(description)
+
+
+def print_description(description: TopicDescription) -> None:
+    """Print one topic for a person."""
+    sizes = [partition.size_bytes for partition in description.partitions]
+    known_sizes = [size for size in sizes if size is not None]
+    records = sum(
+        partition.latest - partition.earliest
+        for partition in description.partitions
+        if partition.latest is not None and partition.earliest is not None
+    )
+    configs = [f"{name}={value}" for name, value in description.configs.items()]
+    print_fields(
+        [
+            ("topic", description.name + (" (internal)" if description.internal else "")),
+            ("topic id", description.topic_id),
+            ("partitions", len(description.partitions)),
+            ("offsets in use", records),
+            ("size on leaders", bytes_text(sum(known_sizes)) if known_sizes else None),
+            ("settings changed", " ".join(configs) or "none (all at the broker's defaults)"),
+        ]
+    )
+    click.echo()
+    shows_eligible = any(row.elr or row.last_known_elr for row in description.partitions)
+    headings = ("elr", "last known elr") if shows_eligible else ()
+    print_table(
+        ("partition", "leader", "replicas", "isr", *headings, "earliest", "latest", "size"),
+        [
+            (
+                row.partition,
+                row.leader,
+                row.replicas,
+                row.isr,
+                *((row.elr, row.last_known_elr) if shows_eligible else ()),
+                row.earliest,
+                row.latest,
+                bytes_text(row.size_bytes),
+            )
+            for row in description.partitions
+        ],
+    )
+    for sentence in description.waiting:
+        click.echo(sentence)
 
 
 @topic.command()
@@ -207,22 +241,15 @@ def alter(
       tidelog topic alter orders --partitions 12
       tidelog topic alter orders --set retention.ms=60000 --unset segment.bytes
     """
-    from tidelog.cli.config import alter_configs
+    from tidelog.cli.config import change_configs
 
     values = parse_assignments(settings, "'--set'")
     if partitions is None and not values and not removed:
         raise click.UsageError("Nothing to change: give --partitions, --set or --unset.")
-    admin = connection.admin()
     if values or removed:
-        alter_configs(connection, admin, "topic", name, values, removed)
+        change_configs(connection, "topic", name, values, removed)
     if partitions is not None:
-        from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
-
-        with explained(f"topic {name!r} did not get {partitions} partitions"):
-            futures = admin.create_partitions(
-                [NewPartitions(name, partitions)], request_timeout=connection.timeout_seconds
-            )
-            connection.outcome(futures[name])
+        topics.add_partitions(connection.cluster_admin(), name, partitions)
         click.echo(f"Topic {name} has {partitions} partitions now.")
 
 
@@ -241,8 +268,8 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists:
       tidelog topic delete orders
       tidelog topic delete orders payments --yes
     """
-    admin = connection.admin()
-    known = connection.metadata(admin).topics
+    admin = connection.cluster_admin()
+    known = topics.topic_views(admin, names)
     missing = [name for name in names if name not in known]
     if missing and not if_exists:
         raise CommandError(f"there is no topic {', '.join(missing)}", "'tidelog topic list' shows the topics")
@@ -251,10 +278,8 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool, if_exists:
         click.echo("Nothing to delete.")
         return
     confirm(f"Delete {', '.join(wanted)} and all their records?", yes)
-    futures = admin.delete_topics(wanted, request_timeout=connection.timeout_seconds)
     for name in wanted:
-        with explained(f"topic {name!r} was not deleted"):
-            connection.outcome(futures[name])
+        topics.delete_topic(admin, name)
         wait_visible(connection, admin, name, present=False)
         click.echo(f"Deleted topic {name}.")
 

@@ -5,11 +5,17 @@ from datetime import UTC, datetime
 
 import click
 
+from tidelog.admin import transactions
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.transactions import OpenProducer
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_fields, print_json, print_table
 from tidelog.cli.topic import confirm
-from tidelog.cli.transactions import OpenProducer, TransactionsOfCluster
+from tidelog.client.cluster import Cluster
+
+LISTED = ("transactional_id", "state", "producer_id", "coordinator")
+DESCRIBED = (*LISTED[:3], "producer_epoch", "coordinator", "timeout_ms", "start_ms", "partitions")
 
 
 @click.group()
@@ -35,7 +41,14 @@ def list_transactions(connection: Connection, states: tuple[str, ...], as_json: 
       tidelog txn list
       tidelog txn list --state Ongoing --state PrepareCommit
     """
-    rows = [asdict(item) for item in TransactionsOfCluster(connection).listed(states)]
+    try:
+        found = transactions.list_transactions(connection.cluster_admin(), states)
+    except transactions.UnknownState as fault:
+        raise CommandError(
+            f"there is no transaction state {str(fault)!r}",
+            "for example Ongoing, PrepareCommit, CompleteAbort",
+        ) from fault
+    rows = [{name: getattr(item, name) for name in LISTED} for item in found]
     if as_json:
         print_json(rows)
     elif rows:
@@ -57,9 +70,9 @@ def describe(connection: Connection, transactional_id: str, as_json: bool) -> No
       tidelog txn describe billing-1
       tidelog txn describe billing-1 --json
     """
-    found = TransactionsOfCluster(connection).describe(transactional_id)
+    found = transactions.describe_transaction(connection.cluster_admin(), transactional_id)
     if as_json:
-        print_json(asdict(found))
+        print_json({name: getattr(found, name) for name in DESCRIBED})
         return
     print_fields(
         [
@@ -105,11 +118,12 @@ def abort(
       tidelog txn abort orders 0 --start-offset 4711
       tidelog txn abort orders 0 --producer-id 2000 --yes
     """
-    cluster = TransactionsOfCluster(connection)
-    found = cluster.open_producers(topic, partition)
+    admin = connection.cluster_admin()
+    check_led(admin, topic, partition)
+    found = transactions.open_producers(admin, topic, partition)
     if producer_id is None and start_offset is None:
         if as_json:
-            print_json([asdict(item) for item in found])
+            print_json([_row(item) for item in found])
         else:
             _show(found, topic, partition)
         return
@@ -129,11 +143,27 @@ def abort(
         f"which starts at offset {producer.start_offset}?",
         yes,
     )
-    cluster.abort(topic, partition, producer)
+    transactions.abort(admin, producer)
     if as_json:
-        print_json({"aborted": asdict(producer), "topic": topic, "partition": partition})
+        print_json({"aborted": _row(producer), "topic": topic, "partition": partition})
     else:
         click.echo(f"Aborted the transaction of producer {producer.producer_id} in {topic}-{partition}.")
+
+
+def check_led(admin: ClusterAdmin, topic: str, partition: int) -> None:
+    """Say at once what there is no leader of."""
+    known = admin.asked("the cluster cannot be described", Cluster.topics)
+    rows = {row.partition: row for row in known[topic].partitions} if topic in known else {}
+    if partition not in rows:
+        raise CommandError(f"there is no partition {topic}-{partition}", "see 'tidelog topic list'")
+    if rows[partition].leader < 0:
+        raise CommandError(f"{topic}-{partition} has no leader", "check 'tidelog cluster status'")
+
+
+def _row(producer: OpenProducer) -> dict[str, int]:
+    row = asdict(producer)
+    del row["topic"], row["partition"]
+    return row
 
 
 def _show(found: list[OpenProducer], topic: str, partition: int) -> None:

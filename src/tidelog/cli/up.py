@@ -19,7 +19,7 @@ import click
 from tidelog.cli.broker_options import broker_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
-from tidelog.cli.up_console import console_option, start_console
+from tidelog.cli.up_console import console_option, registry_option, start_console
 from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def print_ready(
     "--brokers, the first broker's.",
 )
 @console_option
+@registry_option
 @click.option("--json", "as_json", is_flag=True, help="Print what happens as lines of JSON.")
 def up(
     data: Path | None,

@@ -17,7 +17,7 @@ from tidelog.model.addresses import address_text
 from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server import local_cluster
 from tidelog.server.broker_process import BrokerProcess
-from tidelog.server.supervisor import Event, Supervisor, SupervisorRefused
+from tidelog.server.supervisor import Supervisor, SupervisorEvent, SupervisorRefused
 
 if TYPE_CHECKING:
     from tidelog.cli.secure_setup import SecureSetup
@@ -174,7 +174,7 @@ class Reporter:
         self._started = started
         self._as_json = as_json
 
-    def report(self, event: Event) -> None:
+    def report(self, event: SupervisorEvent) -> None:
         if event.kind == "cluster_ready" and self._plan.security is not None:
             self._plan.security.write_client_files(str(event.details["bootstrap"]))
         if self._as_json:
@@ -192,7 +192,7 @@ class Reporter:
                 bootstrap, self._plan.security, as_json=self._as_json, data_folders=(self._plan.data,)
             )
 
-    def _ready_text(self, event: Event) -> str:
+    def _ready_text(self, event: SupervisorEvent) -> str:
         elapsed_ms = (time.perf_counter() - self._started) * 1000
         bootstrap = event.details["bootstrap"]
         first = event.details["brokers"][0]["address"]

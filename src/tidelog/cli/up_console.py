@@ -1,13 +1,10 @@
-"""The console that `tidelog up` brings along: a process of its own, which ends with this one.
+"""The console and the schema registry that `tidelog up` brings along.
 
-A process, because the broker's event loop shares its time with nobody. Without --console-port it runs where a
-person is likely to want it: standard output is a terminal and the extra `console` is installed. It is started
-once brokers are ready, and ends when its standard input does, however this process ends.
+Without --console-port the console runs where a person is likely to want it: standard output is a terminal
+and the extra `console` is installed. The registry runs where --registry-port asks for it; the console then
+shows records with its schemas.
 """
 
-import json
-import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,84 +14,40 @@ import click
 
 from tidelog.cli.console import DEFAULT_CONSOLE_PORT, console_installed
 from tidelog.cli.errors import CommandError
+from tidelog.cli.registry import registry_installed
+from tidelog.cli.up_children import UpChild, keep_child, start_child
 
-_KEPT_AS = "tidelog.console"
-STOP_SECONDS_MAX = 5.0
-
-
-class ConsoleChild:
-    """The console to start; `start` does it once."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def is_free(self) -> bool:
-        """Whether the port can be had: the console itself would say so too late."""
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", self.port))
-            except OSError:
-                return False
-        return True
-
-    def start(self, bootstrap: str, client_properties: Path | None, data_folders: Sequence[Path]) -> str:
-        """Start the console for a cluster; its address."""
-        command = [sys.executable, "-m", "tidelog.cli", "console", "--exit-with-stdin"]
-        command += ["--bootstrap", bootstrap, "--port", str(self.port)]
-        if client_properties is not None:
-            command += ["--client-config-file", str(client_properties)]
-        for folder in data_folders:
-            command += ["--data", str(folder)]
-        if self._process is None:
-            # A session of its own: Ctrl-C is for the brokers, the console ends when they have.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-            )
-        return f"http://127.0.0.1:{self.port}"
-
-    def stop(self) -> None:
-        if self._process is None or self._process.stdin is None:
-            return
-        self._process.stdin.close()
-        try:
-            self._process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+_CONSOLE = "tidelog.console"
+_REGISTRY = "tidelog.registry"
 
 
 def prepare_console(context: click.Context, parameter: click.Parameter, port: int | None) -> None:
-    """The callback of --console-port: keep what to start in the command's context."""
+    """The callback of --console-port."""
     if port is not None and port > 0 and not console_installed():
         raise CommandError("the console is not installed", "pip install 'tidelog[console]'")
     if port is None:
         port = DEFAULT_CONSOLE_PORT if sys.stdout.isatty() and console_installed() else 0
     if port > 0 and not context.resilient_parsing:
-        child = ConsoleChild(port)
-        context.meta[_KEPT_AS] = child
-        context.call_on_close(child.stop)
+        keep_child(context, _CONSOLE, UpChild("console", port))
+
+
+def prepare_registry(context: click.Context, parameter: click.Parameter, port: int | None) -> None:
+    """The callback of --registry-port."""
+    if port is None or port == 0 or context.resilient_parsing:
+        return
+    if not registry_installed():
+        raise CommandError("the schema registry is not installed", "pip install 'tidelog[registry]'")
+    keep_child(context, _REGISTRY, UpChild("registry", port))
 
 
 def start_console(bootstrap: str, security: Any, *, as_json: bool, data_folders: Sequence[Path] = ()) -> None:
-    """Brokers are ready: start the console if this command wants one, and say where it is."""
-    context = click.get_current_context(silent=True)
-    child = None if context is None else context.meta.get(_KEPT_AS)
-    if not isinstance(child, ConsoleChild):
-        return
-    if not child.is_free():
-        fault = f"port {child.port} is in use: --console-port chooses another"
-        if as_json:
-            click.echo(json.dumps({"event": "console failed", "reason": fault}))
-        else:
-            click.echo(f"  console    not started, {fault}")
-        return
+    """Brokers are ready: start what this command wants beside them, and say where it is."""
     properties = None if security is None else Path(security.folder) / "client.properties"
-    address = child.start(bootstrap, properties, data_folders)
-    if as_json:
-        click.echo(json.dumps({"event": "console", "address": address}))
-    else:
-        click.echo(f"  console    {address}")
+    registry = start_child(_REGISTRY, bootstrap, properties, as_json=as_json, option="--registry-port")
+    more = [argument for folder in data_folders for argument in ("--data", str(folder))]
+    if registry is not None and security is None:
+        more += ["--registry", registry]
+    start_child(_CONSOLE, bootstrap, properties, as_json=as_json, option="--console-port", more=more)
 
 
 console_option = click.option(
@@ -104,4 +57,13 @@ console_option = click.option(
     callback=prepare_console,
     expose_value=False,
     help=f"Run the web console on this port; 0 for none (default: {DEFAULT_CONSOLE_PORT} on a terminal).",
+)
+
+registry_option = click.option(
+    "--registry-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    callback=prepare_registry,
+    expose_value=False,
+    help="Run a schema registry on this port (none without it).",
 )

@@ -6,20 +6,16 @@ input, or made up. The client salts and hashes it before it is sent.
 
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tidelog.cli.access_requests import DESCRIBE_USER_SCRAM_CREDENTIALS, ask, check
+from tidelog.admin import access
+from tidelog.admin.access import MECHANISMS
 from tidelog.cli.connection import Connection, connection_options
-from tidelog.cli.errors import CommandError, explained
+from tidelog.cli.errors import ACCESS_HINTS, CommandError
 from tidelog.cli.output import json_option, print_json, print_table
 
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-#: in the order of their numbers in the protocol, from 1
-MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 ITERATIONS_DEFAULT = 8_192
 PASSWORD_BYTES_MAX = 1_024
 
@@ -47,33 +43,11 @@ def read_password(user: str, generate: bool) -> str:
     return password
 
 
-def _change(connection: Connection, admin: "AdminClient", user: str, alterations: list[Any]) -> None:
-    """Send one request for each mechanism: a request may name a user once."""
-    for alteration in alterations:
-        with explained(f"the user {user!r} was not changed"):
-            futures = admin.alter_user_scram_credentials(
-                [alteration], request_timeout=connection.timeout_seconds
-            )
-            connection.outcome(futures[user])
-
-
 def described(connection: Connection, users: list[str] | None) -> list[dict[str, Any]]:
-    """Users and what they have, by name; with our own client: librdkafka 2.16 crashes where the answer is a
-    refusal."""
-    wanted = None if users is None else [{"name": user} for user in users]
-    answer = ask(connection, DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": wanted})
-    check(answer, "the users cannot be read")
-    for result in answer.results:
-        check(result, f"the user {result.user!r} cannot be read")
+    """Users and what they have, by name."""
     return [
-        {
-            "user": result.user,
-            "credentials": [
-                {"mechanism": MECHANISMS[info.mechanism - 1], "iterations": info.iterations}
-                for info in sorted(result.credential_infos, key=lambda info: info.mechanism)
-            ],
-        }
-        for result in sorted(answer.results, key=lambda result: result.user)
+        {"user": user.name, "credentials": [one._asdict() for one in user.credentials]}
+        for user in access.users(connection.cluster_admin(ACCESS_HINTS), users)
     ]
 
 
@@ -129,7 +103,7 @@ def create(
     """
     if any(row["user"] == name for row in described(connection, None)):
         raise CommandError(f"the user {name!r} exists", "'tidelog user password NAME' changes the password")
-    _set_password(connection, connection.admin(), name, mechanisms, generate, iterations, as_json, "created")
+    _set_password(connection, name, mechanisms, generate, iterations, as_json, "created")
 
 
 @user.command("password")
@@ -164,12 +138,11 @@ def password(
       tidelog user password ci --generate
     """
     described(connection, [name])
-    _set_password(connection, connection.admin(), name, mechanisms, generate, iterations, as_json, "changed")
+    _set_password(connection, name, mechanisms, generate, iterations, as_json, "changed")
 
 
 def _set_password(
     connection: Connection,
-    admin: "AdminClient",
     name: str,
     mechanisms: tuple[str, ...],
     generate: bool,
@@ -177,23 +150,10 @@ def _set_password(
     as_json: bool,
     outcome: str,
 ) -> None:
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        ScramCredentialInfo,
-        ScramMechanism,
-        UserScramCredentialUpsertion,
-    )
-
     chosen = mechanisms or MECHANISMS
     secret = read_password(name, generate)
-    upsertions = [
-        UserScramCredentialUpsertion(
-            name,
-            ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], iterations),
-            secret.encode(),
-        )
-        for mechanism in chosen
-    ]
-    _change(connection, admin, name, upsertions)
+    admin = connection.cluster_admin(ACCESS_HINTS)
+    access.set_password(admin, name, chosen, secret, iterations)
     if as_json:
         shown = {"password": secret} if generate else {}
         print_json({"user": name, "mechanisms": list(chosen), "iterations": iterations, **shown})
@@ -254,8 +214,6 @@ def delete(connection: Connection, name: str, mechanisms: tuple[str, ...], yes: 
       tidelog user delete alice --yes
       tidelog user delete alice --mechanism SCRAM-SHA-256
     """
-    from confluent_kafka.admin import ScramMechanism, UserScramCredentialDeletion  # type: ignore[attr-defined]
-
     [row] = described(connection, [name])
     present = [credential["mechanism"] for credential in row["credentials"]]
     chosen = [mechanism for mechanism in present if not mechanisms or mechanism in mechanisms]
@@ -265,10 +223,7 @@ def delete(connection: Connection, name: str, mechanisms: tuple[str, ...], yes: 
         )
     if not yes:
         click.confirm(f"Take {', '.join(chosen)} away from {name}?", abort=True)
-    deletions = [
-        UserScramCredentialDeletion(name, ScramMechanism[mechanism.replace("-", "_")]) for mechanism in chosen
-    ]
-    _change(connection, connection.admin(), name, deletions)
+    access.remove_password(connection.cluster_admin(ACCESS_HINTS), name, chosen)
     if as_json:
         print_json({"user": name, "deleted": chosen})
     else:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.client.faults import BadOption
+from tidelog.client.option_rows import OptionRow, choice, flag, number, sort_out, text
 from tidelog.model.addresses import split_address
 
 DEFAULT_PORT = 9092
@@ -23,48 +24,48 @@ READ_COMMITTED = 1
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-_ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+_ISOLATION_LEVELS = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
 
-#: option names by the setting they fill; the first is the one that messages use
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "bootstrap_servers": ("bootstrap.servers", "metadata.broker.list"),
-    "client_id": ("client.id",),
-    "client_rack": ("client.rack",),
-    "security_protocol": ("security.protocol",),
-    "sasl_mechanism": ("sasl.mechanism", "sasl.mechanisms"),
-    "sasl_username": ("sasl.username",),
-    "sasl_password": ("sasl.password",),
-    "sasl_jaas_config": ("sasl.jaas.config",),
-    "oauth_token": ("sasl.oauthbearer.token",),
-    "oauth_token_callback": ("sasl.oauthbearer.token.callback",),
-    "oauth_extensions": ("sasl.oauthbearer.extensions",),
-    "ca_location": ("ssl.ca.location", "ssl.truststore.location"),
-    "ca_pem": ("ssl.ca.pem", "ssl.truststore.certificates"),
-    "truststore_type": ("ssl.truststore.type",),
-    "certificate_location": ("ssl.certificate.location", "ssl.keystore.location"),
-    "certificate_pem": ("ssl.certificate.pem", "ssl.keystore.certificate.chain"),
-    "keystore_type": ("ssl.keystore.type",),
-    "key_location": ("ssl.key.location",),
-    "key_pem": ("ssl.key.pem", "ssl.keystore.key"),
-    "key_password": ("ssl.key.password",),
-    "endpoint_identification": ("ssl.endpoint.identification.algorithm",),
-    "verify_certificate": ("enable.ssl.certificate.verification",),
-    "request_timeout_ms": ("request.timeout.ms", "socket.timeout.ms"),
-    "connection_timeout_ms": ("socket.connection.setup.timeout.ms",),
-    "api_timeout_ms": ("default.api.timeout.ms",),
-    "retry_backoff_ms": ("retry.backoff.ms",),
-    "retry_backoff_max_ms": ("retry.backoff.max.ms",),
-    "metadata_max_age_ms": ("metadata.max.age.ms", "topic.metadata.refresh.interval.ms"),
-    "fetch_max_bytes": ("fetch.max.bytes",),
-    "partition_fetch_bytes": ("max.partition.fetch.bytes", "fetch.message.max.bytes"),
-    "fetch_max_wait_ms": ("fetch.max.wait.ms", "fetch.wait.max.ms"),
-    "fetch_min_bytes": ("fetch.min.bytes",),
-    "isolation_level": ("isolation.level",),
-    "check_crcs": ("check.crcs",),
-    "group_id": ("group.id",),
+#: by the setting that they fill; defaults are those of the settings
+OPTIONS: dict[str, OptionRow] = {
+    "bootstrap_servers": text("bootstrap.servers", "metadata.broker.list"),
+    "client_id": text("client.id"),
+    "client_rack": text("client.rack"),
+    "security_protocol": text("security.protocol"),
+    "sasl_mechanism": text("sasl.mechanism", "sasl.mechanisms"),
+    "sasl_username": text("sasl.username"),
+    "sasl_password": text("sasl.password"),
+    "sasl_jaas_config": text("sasl.jaas.config"),
+    "oauth_token": text("sasl.oauthbearer.token"),
+    "oauth_token_callback": text("sasl.oauthbearer.token.callback"),
+    "oauth_extensions": text("sasl.oauthbearer.extensions"),
+    "ca_location": text("ssl.ca.location", "ssl.truststore.location"),
+    "ca_pem": text("ssl.ca.pem", "ssl.truststore.certificates"),
+    "truststore_type": text("ssl.truststore.type"),
+    "certificate_location": text("ssl.certificate.location", "ssl.keystore.location"),
+    "certificate_pem": text("ssl.certificate.pem", "ssl.keystore.certificate.chain"),
+    "keystore_type": text("ssl.keystore.type"),
+    "key_location": text("ssl.key.location"),
+    "key_pem": text("ssl.key.pem", "ssl.keystore.key"),
+    "key_password": text("ssl.key.password"),
+    "endpoint_identification": text("ssl.endpoint.identification.algorithm"),
+    "verify_certificate": flag("enable.ssl.certificate.verification"),
+    "request_timeout_ms": number("request.timeout.ms", "socket.timeout.ms"),
+    "connection_timeout_ms": number("socket.connection.setup.timeout.ms"),
+    "api_timeout_ms": number("default.api.timeout.ms"),
+    "retry_backoff_ms": number("retry.backoff.ms"),
+    "retry_backoff_max_ms": number("retry.backoff.max.ms"),
+    "metadata_max_age_ms": number("metadata.max.age.ms", "topic.metadata.refresh.interval.ms"),
+    "fetch_max_bytes": number("fetch.max.bytes"),
+    "partition_fetch_bytes": number("max.partition.fetch.bytes", "fetch.message.max.bytes"),
+    "fetch_max_wait_ms": number("fetch.max.wait.ms", "fetch.wait.max.ms"),
+    "fetch_min_bytes": number("fetch.min.bytes"),
+    "isolation_level": choice("isolation.level", choices=tuple(_ISOLATION_LEVELS)),
+    "check_crcs": flag("check.crcs"),
+    "group_id": text("group.id"),
 }
 
-_FIELD_BY_NAME = {name: field_name for field_name, names in OPTIONS.items() for name in names}
+_SECURITY = ("ssl.", "sasl.")
 _PEM_STORES = {"truststore_type": "ssl.truststore.type", "keystore_type": "ssl.keystore.type"}
 _JAAS_VALUE = re.compile(
     r"""\b(username|password|oauth\.token)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;]+))"""
@@ -123,7 +124,8 @@ class ClientSettings:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "ClientSettings":
         """Read options by their public names; raises BadOption."""
-        given, ignored = _sort_out(options)
+        given, ignored = sort_out(OPTIONS, options)
+        _refuse_unknown_security(ignored)
         if "bootstrap_servers" not in given:
             raise BadOption(
                 "bootstrap.servers is missing: the address of one broker or more, host:port,host:port"
@@ -141,40 +143,32 @@ class ClientSettings:
             raise BadOption("ssl.endpoint.identification.algorithm is 'https', or 'none' to switch it off")
         values["check_hostname"] = endpoint_identification == "https"
         _read_jaas(given)
-        for field_name, text in given.items():
-            values[field_name] = _typed(field_name, text)
+        values |= {field_name: OPTIONS[field_name].read(written) for field_name, written in given.items()}
+        for field_name in ("security_protocol", "sasl_mechanism"):
+            if field_name in given:
+                values[field_name] = given[field_name].upper()
+        if "isolation_level" in given:
+            values["isolation_level"] = _ISOLATION_LEVELS[str(values["isolation_level"])]
         settings = cls(**values)  # type: ignore[arg-type]  # the table holds the names of the fields
         _check_security(settings)
         return settings
 
 
-def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The known options by field, and the names of the others."""
-    given: dict[str, str] = {}
-    spelled: dict[str, str] = {}
-    ignored: list[str] = []
-    for name in sorted(options):
-        field_name = _FIELD_BY_NAME.get(name)
-        text = str(options[name]).strip()
-        if field_name is None:
-            if name.startswith(("ssl.", "sasl.")):
-                known = sorted(known for known in _FIELD_BY_NAME if known.startswith(("ssl.", "sasl.")))
-                raise BadOption(
-                    f"{name} is not known here, and security is not guessed at; known: {', '.join(known)}"
-                )
-            ignored.append(name)
-            continue
-        if field_name in given and given[field_name] != text:
-            raise BadOption(f"{name} and {spelled[field_name]} mean the same and have different values")
-        given[field_name] = text
-        spelled[field_name] = name
-    return given, ignored
+def _refuse_unknown_security(names: list[str]) -> None:
+    for name in names:
+        if name.lower().startswith(_SECURITY):
+            known = sorted(
+                known for row in OPTIONS.values() for known in row.names if known.startswith(_SECURITY)
+            )
+            raise BadOption(
+                f"{name} is not known here, and security is not guessed at; known: {', '.join(known)}"
+            )
 
 
-def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+def parse_addresses(servers: str) -> tuple[tuple[str, int], ...]:
     """`host:port,host:port` as pairs; the port may be left out, an IPv6 address stands in brackets."""
     addresses: list[tuple[str, int]] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, (part.strip() for part in servers.split(","))):
         try:
             addresses.append(split_address(part, DEFAULT_PORT))
         except ValueError as fault:
@@ -199,28 +193,6 @@ def _read_jaas(given: dict[str, str]) -> None:
         raise BadOption(
             'sasl.jaas.config: no username="…" password="…" in it; give sasl.username and sasl.password'
         )
-
-
-def _typed(field_name: str, text: str) -> object:
-    option = OPTIONS[field_name][0]
-    kind = ClientSettings.__annotations__[field_name]
-    if field_name == "isolation_level":
-        if text.lower() not in _ISOLATION_LEVELS:
-            raise BadOption(f"isolation.level is read_committed or read_uncommitted, not {text!r}")
-        return _ISOLATION_LEVELS[text.lower()]
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise BadOption(f"{option} is true or false, not {text!r}")
-        return text.lower() == "true"
-    if kind is int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise BadOption(f"{option} is a number, not {text!r}") from None
-        if not 0 <= number < 2**31:
-            raise BadOption(f"{option} lies between 0 and 2147483647, not at {number}")
-        return number
-    return text.upper() if field_name in ("security_protocol", "sasl_mechanism") else text
 
 
 def _check_security(settings: ClientSettings) -> None:

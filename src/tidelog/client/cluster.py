@@ -13,6 +13,7 @@ asking for them.
 A cluster belongs to one thread at a time. It is not pickled: its settings are.
 """
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,22 +22,23 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from tidelog.client.api_keys import (
+    FIND_COORDINATOR,
+    LIST_GROUPS,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+)
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import MOVED, LinkFault, Refusal, known_code
 from tidelog.client.link import Link
 from tidelog.client.requests import encode_request
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
-from tidelog.protocol.apis import METADATA
 
 LATEST = -1
 EARLIEST = -2
-
-LIST_OFFSETS = 2
-OFFSET_COMMIT = 8
-OFFSET_FETCH = 9
-FIND_COORDINATOR = 10
-LIST_GROUPS = 16
 
 #: a topic that was just made may be unknown to some broker for so long
 UNKNOWN_TOPIC_MS_MAX = 3_000
@@ -78,7 +80,7 @@ class ListedOffset(NamedTuple):
     leader_epoch: int
 
 
-class Committed(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """A committed offset, and the text that was committed with it."""
 
     offset: int
@@ -256,7 +258,10 @@ class Cluster:
     # Offsets
 
     def list_offsets(
-        self, positions: Mapping[TopicPartition, int], isolation_level: int | None = None
+        self,
+        positions: Mapping[TopicPartition, int],
+        isolation_level: int | None = None,
+        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
         """The offset at a time in ms, EARLIEST or LATEST, of each partition.
 
@@ -284,7 +289,22 @@ class Cluster:
                 raise next((refusal for refusal in refusals if not refusal.retriable), refusals[0])
             return found
 
-        return self.persist(list_missing)
+        return self.persist(list_missing, timeout_ms)
+
+    def list_offsets_at(
+        self, leaders: Mapping[int, Mapping[TopicPartition, int]], isolation_level: int
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The same of those who are said to lead, with one try: what one does not tell is left out."""
+        found: dict[TopicPartition, ListedOffset] = {}
+        sent: list[tuple[Link, int, int]] = []
+        for leader, wanted in leaders.items():
+            with contextlib.suppress(LinkFault):
+                link = self.link_to(leader)
+                sent.append((link, *_send_list_offsets(link, wanted, isolation_level)))
+        for link, ticket, version in sent:
+            with contextlib.suppress(LinkFault):
+                _collect_listed(link.receive_decoded(ticket, LIST_OFFSETS, version), found)
+        return found
 
     def commit_offsets(
         self,
@@ -322,14 +342,18 @@ class Cluster:
         self.persist(commit, timeout_ms)
 
     def committed_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, stable: bool = True
     ) -> dict[TopicPartition, int]:
-        """What a group has committed; partitions without a commit are left out."""
-        return {where: row.offset for where, row in self.commits(group_id, partitions).items()}
+        """What a group has committed; partitions without a commit are left out.
+
+        `stable` waits for open transactions that commit for the group.
+        """
+        found = self.commits(group_id, partitions, stable=stable)
+        return {where: row.offset for where, row in found.items()}
 
     def commits(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, Committed]:
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, stable: bool = True
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same with what was written beside the offsets."""
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions or ():
@@ -338,15 +362,15 @@ class Cluster:
         fields = {
             "group_id": group_id,
             "topics": None if partitions is None else rows,
-            "require_stable": True,
+            "require_stable": stable,
         }
 
-        def fetch() -> dict[TopicPartition, Committed]:
+        def fetch() -> dict[TopicPartition, OffsetAndMetadata]:
             link = self.coordinator_link(CoordinatorKind.GROUP, group_id)
             answer = link.request(OFFSET_FETCH, fields, lowest=2, highest=7)
             if answer.error_code:
                 raise Refusal(answer.error_code, f"offsets of group {group_id!r}")
-            committed: dict[TopicPartition, Committed] = {}
+            committed: dict[TopicPartition, OffsetAndMetadata] = {}
             for row in answer.topics:
                 for found in row.partitions:
                     if found.error_code:
@@ -354,7 +378,9 @@ class Cluster:
                         raise Refusal(found.error_code, where)
                     if found.committed_offset >= 0:
                         where_found = TopicPartition(row.name, found.partition_index)
-                        committed[where_found] = Committed(found.committed_offset, found.metadata or "")
+                        committed[where_found] = OffsetAndMetadata(
+                            found.committed_offset, found.metadata or ""
+                        )
             return committed
 
         return self.persist(fetch)
@@ -363,9 +389,8 @@ class Cluster:
         """The ids of all groups that we may see, from every broker."""
 
         def list_groups() -> list[str]:
-            self._refresh(())
             found: set[str] = set()
-            for broker_id in sorted(self._addresses):
+            for broker_id in self.broker_ids():
                 answer = self.link_to(broker_id).request(LIST_GROUPS, {}, highest=4)
                 if answer.error_code:
                     raise Refusal(answer.error_code, "listing groups")
@@ -374,15 +399,24 @@ class Cluster:
 
         return self.persist(list_groups)
 
+    def broker_ids(self) -> list[int]:
+        """The brokers that live, asked for now. One try."""
+        self._refresh(())
+        return sorted(self._addresses)
+
     # Coordinators
 
     def coordinator_link(self, kind: CoordinatorKind, key: str) -> Link:
         """The link to whoever coordinates a group or a transactional id. One try: call it in `persist`."""
+        return self.link_to(self.coordinator_of(kind, key))
+
+    def coordinator_of(self, kind: CoordinatorKind, key: str) -> int:
+        """The id of the broker that does. One try as well."""
         broker_id = self._coordinators.get((kind, key))
         if broker_id is None:
             broker_id = self._find_coordinator(kind, key)
             self._coordinators[kind, key] = broker_id
-        return self.link_to(broker_id)
+        return broker_id
 
     def _find_coordinator(self, kind: CoordinatorKind, key: str) -> int:
         fields = {"key": key, "key_type": int(kind)}

@@ -39,14 +39,15 @@ class Refusal(ClientFault):
     def __init__(self, code: int, what: str, message: str | None = None) -> None:
         self.code = known_code(code)
         self.what = what
+        self.message = message
         super().__init__(f"{what}: {self.code.name}" + (f" ({message})" if message else ""))
 
     @property
     def retriable(self) -> bool:
         return self.code in RETRIABLE
 
-    def __reduce__(self) -> tuple[type["Refusal"], tuple[int, str]]:
-        return Refusal, (int(self.code), self.what)
+    def __reduce__(self) -> tuple[type["Refusal"], tuple[int, str, str | None]]:
+        return Refusal, (int(self.code), self.what, self.message)
 
 
 def known_code(code: int) -> ErrorCode:
@@ -66,6 +67,7 @@ MOVED = frozenset(
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_CONTROLLER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.KAFKA_STORAGE_ERROR,

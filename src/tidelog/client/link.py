@@ -24,12 +24,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidelog.client import sasl
+from tidelog.client.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import AuthenticationFailed, LinkFault, Refusal, UnsupportedVersion
 from tidelog.client.requests import (
     CORRELATION_ID,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
     MalformedAnswer,
     api_name,
     decode_response,
@@ -40,7 +39,6 @@ from tidelog.client.requests import (
 )
 from tidelog.model.addresses import address_text
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol.apis import API_VERSIONS
 
 #: no answer of a broker is larger, save by mistake
 ANSWER_BYTES_MAX = 1 << 30

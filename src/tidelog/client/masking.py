@@ -17,7 +17,7 @@ KAFKA_PREFIX = "kafka."
 
 _SECRET_FIELDS = {field.name for field in fields(ClientSettings) if not field.repr} | {"sasl_jaas_config"}
 #: names of client settings, and whether they are secret
-_KNOWN = {name: field in _SECRET_FIELDS for field, names in OPTIONS.items() for name in names}
+_KNOWN = {name: field in _SECRET_FIELDS for field, row in OPTIONS.items() for name in row.names}
 _LOOKS_SECRET = re.compile(
     r"passw(or)?d|passphrase|pwd|secret|token|credential|jaas|(private|api|access|account|signing)[._-]?key",
     re.IGNORECASE,

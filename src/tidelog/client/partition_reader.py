@@ -14,9 +14,9 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.faults import ClientFault, LinkFault, Refusal
 from tidelog.client.link import Link
 from tidelog.model.identifiers import TopicPartition
-from tidelog.protocol import consumer_fetch
+from tidelog.protocol import fetch_client
 from tidelog.protocol.apis import FETCH
-from tidelog.protocol.consumer_fetch import AnsweredPartition, WantedPartition
+from tidelog.protocol.fetch_client import AnsweredPartition
 from tidelog.protocol.primitives import MalformedRequest
 from tidelog.records.batch import MAGIC, iterate_headers
 
@@ -102,13 +102,13 @@ class PartitionReader:
         estimate = int(records_left * record_bytes * ESTIMATE_MARGIN)
         return min(self.cluster.settings.partition_fetch_bytes, max(FETCH_BYTES_MIN, estimate))
 
-    def _readable_end(self, answered: AnsweredPartition) -> int:
+    def _readable_end(self, answered: AnsweredPartition[str]) -> int:
         return answered.last_stable_offset if answered.aborted is not None else answered.high_watermark
 
-    def _fetch(self, offset: int, max_bytes: int) -> AnsweredPartition:
+    def _fetch(self, offset: int, max_bytes: int) -> AnsweredPartition[str]:
         return self.cluster.persist(lambda: self._fetch_once(offset, max_bytes))
 
-    def _fetch_once(self, offset: int, max_bytes: int) -> AnsweredPartition:
+    def _fetch_once(self, offset: int, max_bytes: int) -> AnsweredPartition[str]:
         try:
             if self._under_way is None:
                 self._send(offset, max_bytes)
@@ -129,16 +129,19 @@ class PartitionReader:
         if broker_id == _NO_REPLICA:
             broker_id = self.cluster.leader_of(self.where.topic, self.where.partition)
         link = self.cluster.link_to(broker_id)
-        version = link.version_of(FETCH, consumer_fetch.VERSION_MIN, consumer_fetch.VERSION_MAX)
-        body = consumer_fetch.encode_request(
-            version,
-            [WantedPartition(self.where.topic, self.where.partition, offset, max_bytes)],
+        version = link.version_of(FETCH, fetch_client.CONSUMER_VERSION_MIN, fetch_client.CONSUMER_VERSION_MAX)
+        request = fetch_client.consumer_request(
+            self.where.topic,
+            self.where.partition,
+            offset,
+            max_bytes,
             max_wait_ms=settings.fetch_max_wait_ms,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=max(max_bytes, settings.fetch_max_bytes),
             isolation=settings.isolation_level,
             rack_id=settings.client_rack,
         )
+        body = fetch_client.encode_request(version, request)
         self._under_way = _UnderWay(link, link.send(FETCH, version, body), version, offset)
 
     def _send_ahead(self, offset: int, max_bytes: int) -> None:
@@ -148,12 +151,12 @@ class PartitionReader:
             # The fetch that is waited for will meet the same trouble, and has the patience for it.
             self._under_way = None
 
-    def _receive(self, offset: int) -> AnsweredPartition:
+    def _receive(self, offset: int) -> AnsweredPartition[str]:
         sent, self._under_way = self._under_way, None
         assert sent is not None and sent.offset == offset
         body = sent.link.receive(sent.ticket)
         try:
-            answer = consumer_fetch.decode_response(sent.version, body)
+            answer = fetch_client.decode_response(sent.version, body)
         except MalformedRequest as fault:
             sent.link.close("its answer to Fetch could not be read")
             raise LinkFault(f"{self.where}: the answer to Fetch cannot be read: {fault}") from fault

@@ -5,12 +5,14 @@
     writer.flush()                                      # every batch is on all replicas in sync
 
 Batches carry the sequence numbers of an idempotent producer, so one that is sent again, because an answer was
-lost or a leader moved, is written once. The batches of a partition go in the order of `send`, one in each
-request. When one fails in a way that may pass, the writer first takes in all answers that are under way, and
-then sends everything again that was not confirmed, in its order. What cannot pass is raised as `Refusal`.
+lost or a leader moved, is written once. Where they came to lie is in `placed`. The batches of a partition go
+in the order of `send`, one in each request. When one fails in a way that may pass, the writer first takes in
+all answers that are under way, and then sends everything again that was not confirmed, in its order. What
+cannot pass is raised as `Refusal`.
 """
 
 import random
+import struct
 import time
 from collections import deque
 from typing import NamedTuple
@@ -30,6 +32,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.protocol.apis import PRODUCE
 from tidelog.protocol.primitives import MalformedRequest
+from tidelog.records.batch import LAST_OFFSET_DELTA_POSITION
 
 #: brokers remember the last five batches of a producer and partition
 REQUESTS_IN_FLIGHT_MAX = 5
@@ -41,6 +44,9 @@ DELIVERY_TIMEOUT_MS = 120_000
 _WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 #: what a broker grants itself to wait for replicas, we grant it and a little more
 _ANSWER_GRACE_MS = 5_000
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+#: the end of what is placed, when a broker confirmed a batch without saying where it is
+UNKNOWN_OFFSET = -1
 
 
 class _Lane:
@@ -93,6 +99,8 @@ class RecordWriter:
         self._tries_in_vain = 0
         self.requests = 0
         self.retries = 0
+        #: from the first confirmed batch of a partition to the end of the last
+        self.placed: dict[TopicPartition, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<RecordWriter {self._transactional_id} unconfirmed={self._unconfirmed_bytes}B>"
@@ -206,6 +214,8 @@ class RecordWriter:
             answer = answers.get(place)
             error = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else known_code(answer.error)
             if error in _WRITTEN:
+                assert answer is not None
+                self._note_place(place, batch, answer.base_offset)
                 self._confirm(place, batch)
             else:
                 message = None if answer is None else answer.message
@@ -220,6 +230,15 @@ class RecordWriter:
             request.link.close("its answer to Produce could not be read")
             raise LinkFault(f"the answer to Produce cannot be read: {fault}") from fault
         return {TopicPartition(answer.topic, answer.partition): answer for answer in answers}
+
+    def _note_place(self, place: TopicPartition, batch: BatchToSend, base_offset: int) -> None:
+        """Batches of a partition lie in the order in which they are confirmed."""
+        first = self.placed[place][0] if place in self.placed else max(base_offset, 0)
+        end = UNKNOWN_OFFSET
+        if base_offset >= 0:
+            (last_delta,) = _LAST_OFFSET_DELTA.unpack_from(batch.data, LAST_OFFSET_DELTA_POSITION)
+            end = base_offset + last_delta + 1
+        self.placed[place] = (first, end)
 
     def _confirm(self, place: TopicPartition, batch: BatchToSend) -> None:
         lane = self._lanes[place]

@@ -9,8 +9,8 @@ brokers speak among themselves) have headers without tagged fields.
 import struct
 from typing import Any
 
+from tidelog.client.api_keys import API_VERSIONS, CLIENT_APIS
 from tidelog.protocol import messages
-from tidelog.protocol.apis import API_VERSIONS, APIS, Api, Family, Stage
 from tidelog.protocol.primitives import MalformedRequest, malformed_if_fails, skip_tags
 
 #: size of the frame, api key, api version, correlation id, length of the client id
@@ -19,41 +19,29 @@ _FRAME_PREFIX_BYTES_COUNTED = _FRAME_PREFIX.size - 4
 _NO_TAGS = b"\x00"
 CORRELATION_ID = struct.Struct(">i")
 
-SASL_HANDSHAKE = 17
-SASL_AUTHENTICATE = 36
-
-#: what a client can ask for: what Tidelog serves, and what it may have to say to another broker before that
-_KNOWN_APIS = {
-    SASL_HANDSHAKE: Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, None, Family.SECURITY, Stage.OPENING),
-    SASL_AUTHENTICATE: Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, Family.SECURITY, Stage.OPENING),
-    # what an Apache Kafka is asked for: its share groups
-    77: Api(77, "ShareGroupDescribe", 1, 1, 0, Family.GROUP),
-    **APIS,
-}
-
 MalformedAnswer = MalformedRequest
 """The other side's bytes do not follow the schema."""
 
 
 def api_name(api_key: int) -> str:
     """Kafka's name of an API, for messages."""
-    api = _KNOWN_APIS.get(api_key)
+    api = CLIENT_APIS.get(api_key)
     return f"API {api_key}" if api is None else api.name
 
 
 def encode_request(api_key: int, version: int, fields: messages.Fields) -> bytes:
     """The body of a request."""
-    return messages.encode_request(_KNOWN_APIS[api_key], version, fields)
+    return messages.encode_request(CLIENT_APIS[api_key], version, fields)
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Any:
     """The body of a response as kio's object; raises `MalformedAnswer`."""
-    return messages.decode_response(_KNOWN_APIS[api_key], version, body)
+    return messages.decode_response(CLIENT_APIS[api_key], version, body)
 
 
 def flexible_header(api_key: int, version: int) -> bool:
     """Whether the request header of this API and version ends with tagged fields."""
-    api = _KNOWN_APIS.get(api_key)
+    api = CLIENT_APIS.get(api_key)
     return api is not None and api.flexible(version)
 
 

@@ -13,27 +13,29 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from tidelog.client.cluster import FIND_COORDINATOR, Cluster, CoordinatorKind
+from tidelog.client.api_keys import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+)
+from tidelog.client.cluster import Cluster, CoordinatorKind
 from tidelog.client.faults import LinkFault, Refusal, UnsupportedVersion, known_code
 from tidelog.client.link import Link
 from tidelog.client.produce_requests import BatchToSend
 from tidelog.client.record_writer import RecordWriter
 from tidelog.client.requests import encode_request
+from tidelog.client.transaction_states import ONGOING, is_undecided
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 from tidelog.protocol.apis import METADATA
-
-INIT_PRODUCER_ID = 22
-ADD_PARTITIONS_TO_TXN = 24
-END_TXN = 26
-DESCRIBE_TRANSACTIONS = 65
-LIST_TRANSACTIONS = 66
 
 _FIRST_TWO_PHASE = 6
 _FIRST_MANY_COORDINATORS = 4
 _END_TXN_HIGHEST = 4
 _ADD_PARTITIONS_HIGHEST = 3
-ONGOING = "Ongoing"
 #: requests under way on one link while many transactions are ended
 _WINDOW = 32
 #: the coordinator is still writing the markers of the transaction before
@@ -230,7 +232,7 @@ def describe_transactions(
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[Producer]:
-    """The producers with an open transaction whose id begins so; none from brokers before 3.0."""
+    """The producers of undecided transactions whose id begins so; none from brokers before 3.0."""
 
     def list_names() -> list[str]:
         names: list[str] = []
@@ -251,7 +253,7 @@ def open_transactions(cluster: Cluster, prefix: str) -> list[Producer]:
     return [
         Producer(found.transactional_id, found.producer_id, found.producer_epoch)
         for found in described.values()
-        if found.state == ONGOING
+        if is_undecided(found.state)
     ]
 
 
@@ -282,6 +284,11 @@ class TransactionalWriter:
         """How often something had to be sent again."""
         return self._records.retries
 
+    @property
+    def placed(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Where confirmed batches lie; see `RecordWriter.placed`."""
+        return self._records.placed
+
     def send(self, batches: Sequence[BatchToSend]) -> None:
         """Queue batches and begin to send them; raises Refusal, LinkFault."""
         if self.producer.transactional_id is not None:
@@ -296,7 +303,7 @@ class TransactionalWriter:
         self._records.flush()
 
     def end(self, *, committed: bool) -> None:
-        """Commit what was flushed, or abort; raises Refusal."""
+        """Commit what was flushed, or abort; raises Refusal. What is sent then is another transaction."""
         if committed:
             self._records.flush()
         else:
@@ -307,6 +314,7 @@ class TransactionalWriter:
         for name, error in outcomes.items():
             if error:
                 raise Refusal(error, f"ending the transaction of {name!r}")
+        self._added.clear()
 
     def _add_partitions(self, places: set[TopicPartition]) -> None:
         if not places:

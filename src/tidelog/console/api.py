@@ -6,12 +6,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidelog.admin.snapshot import GroupView
+from tidelog.admin.transactions import describe_open
 from tidelog.console.console import Console
 from tidelog.console.pages_cluster import access_facts, health_problems
 from tidelog.console.pages_groups import SORTS, described_group, group_rows, lag_rows
 from tidelog.console.pages_topics import partition_rows, readers_of, topic_list
 from tidelog.console.parameters import choice
-from tidelog.console.snapshot import GroupView
+from tidelog.console.settings_view import settings_of_topic
 from tidelog.console.watcher import TRAFFIC
 
 
@@ -93,7 +95,7 @@ def topic(console: Console, request: Request) -> Response:
                 for row in rows
             ],
             "sizes_fault": sizes_fault or None,
-            "settings": [asdict(setting) for setting in console.client.topic_settings(view.name)],
+            "settings": [asdict(setting) for setting in settings_of_topic(console.wire, view.name)],
             "groups": [{"group": group, "lag": lag} for group, lag in readers_of(console, view.name)],
         }
     )
@@ -146,11 +148,13 @@ def events(console: Console, request: Request) -> Response:
 
 
 def transactions(console: Console, request: Request) -> Response:
-    found = console.wire.transactions(sorted(console.snapshot().brokers))
-    return JSONResponse([asdict(item) for item in found])
+    return JSONResponse([asdict(item) for item in describe_open(console.wire)])
 
 
 def access(console: Console, request: Request) -> Response:
     facts = access_facts(console)
-    listed = {kind: [asdict(row) for row in facts[kind]] for kind in ("users", "quotas")}
-    return JSONResponse({**facts, **listed})
+    users = [
+        {"name": user.name, "credentials": [str(one) for one in user.credentials]} for user in facts["users"]
+    ]
+    quotas = [{"entity": quota.entity, "limits": quota.limits} for quota in facts["quotas"]]
+    return JSONResponse({**facts, "users": users, "quotas": quotas})

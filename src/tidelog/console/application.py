@@ -81,6 +81,7 @@ READS: tuple[tuple[str, Read], ...] = (
     ("/api/groups", api.groups),
     ("/api/groups/{group:path}", api.group),
     ("/api/pipelines", pages_pipelines.pipelines_json),
+    ("/metrics/pipelines", pages_pipelines.pipelines_metrics),
     ("/api/events", api.events),
     ("/api/transactions", api.transactions),
     ("/api/access", api.access),

@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tidelog.admin.groups import Groups
+from tidelog.admin.overview import Overview
+from tidelog.admin.snapshot import Snapshot, TopicView
+from tidelog.admin.topics import topic_view
 from tidelog.client.pipeline_places import state_directory
 from tidelog.console.faults import NOT_FOUND, UNAVAILABLE, UNREACHABLE_HINT, ConsoleFault
-from tidelog.console.group_client import GroupClient
 from tidelog.console.kafka_changes import KafkaChanges
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.login import ClusterCheck, FileCheck, Login, Session
@@ -22,10 +25,9 @@ from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
 from tidelog.console.schema_registry import SchemaRegistry
 from tidelog.console.segment_files import SegmentFiles
-from tidelog.console.snapshot import Snapshot, TopicView
 from tidelog.console.tails import Tails
 from tidelog.console.watcher import POLL_SECONDS, View, Watcher
-from tidelog.console.wire_client import WireClient
+from tidelog.console.wire_client import cluster_admin
 
 NOTICES_MAX = 200
 #: where a request keeps its session
@@ -83,15 +85,14 @@ class Console:
         properties = dict(settings.properties or {})
         self.settings = settings
         self.client = KafkaClient(settings.bootstrap, properties, settings.timeout_seconds)
-        self.changes = KafkaChanges(self.client)
-        self.wire = WireClient(settings.bootstrap, properties)
-        self.groups = GroupClient(self.wire)
+        self.wire = cluster_admin(settings.bootstrap, properties)
+        self.changes = KafkaChanges(self.client, self.wire)
+        self.groups = Groups(self.wire)
         # The watcher has links of its own: pages do not wait for its looks, nor it for pages.
-        self._watching = WireClient(settings.bootstrap, properties)
-        self.watcher = Watcher(
-            self.client, self._watching, GroupClient(self._watching), settings.poll_seconds
-        )
-        self.reader = RecordReader(self.client)
+        self._watching = cluster_admin(settings.bootstrap, properties)
+        overview = Overview(self._watching, f"the cluster at {settings.bootstrap} did not answer")
+        self.watcher = Watcher(self._watching, overview, Groups(self._watching), settings.poll_seconds)
+        self.reader = RecordReader(self.client, self.wire)
         self.schemas = (
             None
             if settings.registry is None
@@ -142,7 +143,7 @@ class Console:
         known = self.snapshot().topics.get(name)
         if known is not None:
             return known
-        found = self.client.topic(name)
+        found = topic_view(self.wire, name)
         if not found.partitions:
             raise ConsoleFault(f"there is no topic {name!r}", "It may have been deleted.", NOT_FOUND)
         return found

@@ -1,6 +1,6 @@
-"""Dead letters as the console shows them and sends them back (their headers: `client.dead_letter_headers`).
+"""Dead letters as the console shows them and sends them back (their headers: `admin.dead_letter_headers`).
 
-They go back exactly once, as `tidelog dlq redrive` sends them (`client.dead_letter_topic`): what the one has
+They go back exactly once, as `tidelog dlq redrive` sends them (`admin.dead_letter_topic`): what the one has
 sent back, the other does not send again.
 """
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient
 
-from tidelog.client.dead_letter_headers import read_headers
-from tidelog.client.dead_letter_topic import DeadLetterTopic, note_of
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.dead_letter_headers import read_headers
+from tidelog.admin.dead_letter_topic import DeadLetterTopic, note_of
 from tidelog.console.faults import explained
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.record_view import RecordView
@@ -50,12 +50,13 @@ def dead_letter(record: RecordView) -> DeadLetter | None:
 class _Clients:
     """The clients of a dead-letter topic, made as the console makes its own."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: KafkaClient, admin: ClusterAdmin) -> None:
         self._client = client
+        self._admin = admin
         self.timeout_seconds = client.timeout_seconds
 
-    def admin(self) -> AdminClient:
-        return self._client.admin
+    def cluster_admin(self) -> ClusterAdmin:
+        return self._admin
 
     def producer(self, defaults: Mapping[str, Any]) -> Producer:
         return Producer(self._client.client_properties(defaults))
@@ -70,17 +71,19 @@ class _Clients:
 class SentBack:
     """The letters of a topic that were sent back, as they were when this was made."""
 
-    def __init__(self, client: KafkaClient, topic: str) -> None:
+    def __init__(self, client: KafkaClient, admin: ClusterAdmin, topic: str) -> None:
         with explained("what was sent back cannot be read"):
-            self._notes = DeadLetterTopic(_Clients(client), topic).notes()
+            self._notes = DeadLetterTopic(_Clients(client, admin), topic).notes()
 
     def __contains__(self, record: RecordView) -> bool:
         timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
         return note_of(record.topic, record.partition, record.offset, timestamp_ms) in self._notes
 
 
-def send_back(client: KafkaClient, topic: str, places: Mapping[int, Collection[int]]) -> int:
+def send_back(
+    client: KafkaClient, admin: ClusterAdmin, topic: str, places: Mapping[int, Collection[int]]
+) -> int:
     """Send the letters at these offsets by partition back; how many there were that had not been."""
     with explained("the dead letters were not sent back"):
-        letters = DeadLetterTopic(_Clients(client), topic)
+        letters = DeadLetterTopic(_Clients(client, admin), topic)
         return letters.redrive(lambda letter: bool(letter.failure.topic), None, places)

@@ -53,7 +53,8 @@ def explained(what: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as failure:
-        raise _from_kafka_error(what, failure.args[0]) from failure
+        error: KafkaError = failure.args[0]
+        raise _fault_of_code(f"{what}: {error.str()}", error.code()) from failure
     except TimeoutError as failure:
         raise ConsoleFault(
             f"{what}: no answer in time", "The brokers may be busy; try again.", UNAVAILABLE
@@ -61,16 +62,16 @@ def explained(what: str) -> Iterator[None]:
     except LinkFault as failure:
         raise ConsoleFault(f"{what}: {failure}", UNREACHABLE_HINT, UNAVAILABLE) from failure
     except Refusal as failure:
-        raise ConsoleFault(f"{what}: {failure}", "", BAD_GATEWAY) from failure
+        told = failure.message or (failure.code.name if failure.what == what else str(failure))
+        raise _fault_of_code(f"{what}: {told}", int(failure.code)) from failure
     except ClientFault as failure:
         raise ConsoleFault(f"{what}: {failure}", "", BAD_GATEWAY) from failure
     except (ValueError, TypeError) as failure:
         raise ConsoleFault(f"{what}: {failure}") from failure
 
 
-def _from_kafka_error(what: str, error: KafkaError) -> ConsoleFault:
-    code = error.code()
-    message = f"{what}: {error.str()}"
+def _fault_of_code(message: str, code: int) -> ConsoleFault:
+    """The fault of an error code, a broker's or librdkafka's own."""
     if code in _ABSENT:
         return ConsoleFault(message, "It may have been deleted.", NOT_FOUND)
     if code in _FORBIDDEN:

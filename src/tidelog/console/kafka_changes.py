@@ -1,4 +1,4 @@
-"""Changes to a cluster through confluent-kafka: topics, settings, records."""
+"""Changes to a cluster: its topics through `admin`, records through confluent-kafka."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import Message, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
-)
 
+from tidelog.admin import topics
+from tidelog.admin.cluster_admin import ClusterAdmin
 from tidelog.console.faults import UNAVAILABLE, ConsoleFault, explained
 from tidelog.console.kafka_client import KafkaClient
 
@@ -34,46 +28,22 @@ class ToSend(NamedTuple):
 class KafkaChanges:
     """What the console can change; one producer serves all records that it sends."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: KafkaClient, admin: ClusterAdmin) -> None:
         self._client = client
+        self._admin = admin
         self._lock = threading.Lock()
         self._producer: Producer | None = None
 
     def create_topic(
         self, name: str, partitions: int | None, replication_factor: int | None, settings: Mapping[str, str]
     ) -> None:
-        wanted = NewTopic(
-            name,
-            num_partitions=-1 if partitions is None else partitions,
-            replication_factor=-1 if replication_factor is None else replication_factor,
-            config=dict(settings),
-        )
-        with explained(f"topic {name!r} was not created"):
-            futures = self._client.admin.create_topics([wanted], request_timeout=self._client.timeout_seconds)
-            self._client.outcome(futures[name])
+        topics.create_topic(self._admin, name, partitions, replication_factor, settings)
 
     def delete_topic(self, name: str) -> None:
-        with explained(f"topic {name!r} was not deleted"):
-            futures = self._client.admin.delete_topics([name], request_timeout=self._client.timeout_seconds)
-            self._client.outcome(futures[name])
+        topics.delete_topic(self._admin, name)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        with explained(f"topic {name!r} did not get {partitions} partitions"):
-            futures = self._client.admin.create_partitions(
-                [NewPartitions(name, partitions)], request_timeout=self._client.timeout_seconds
-            )
-            self._client.outcome(futures[name])
-
-    def set_topic_setting(self, name: str, setting: str, value: str | None) -> None:
-        """Give a topic's setting a value, or none to return to what holds without it."""
-        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        entry = ConfigEntry(setting, "" if value is None else value, incremental_operation=operation)
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-        with explained(f"{setting} of topic {name!r} was not changed"):
-            futures = self._client.admin.incremental_alter_configs(
-                [resource], request_timeout=self._client.timeout_seconds
-            )
-            self._client.outcome(futures[resource])
+        topics.add_partitions(self._admin, name, partitions)
 
     def produce(
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers

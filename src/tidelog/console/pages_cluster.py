@@ -3,22 +3,20 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidelog.admin import access as access_lists
+from tidelog.admin.access import QuotaView
+from tidelog.admin.log_dirs import log_dirs
+from tidelog.admin.snapshot import Snapshot
+from tidelog.admin.transactions import describe_open
 from tidelog.console.console import Console
-from tidelog.console.events import Event, newest_first
-from tidelog.console.faults import NOT_FOUND, ConsoleFault, explained
+from tidelog.console.events import ConsoleEvent, newest_first
+from tidelog.console.faults import NOT_FOUND, ConsoleFault
 from tidelog.console.parameters import choice, integer
 from tidelog.console.setting_meanings import broker_meaning
-from tidelog.console.snapshot import Snapshot
+from tidelog.console.settings_view import settings_of_broker
 from tidelog.console.watcher import PARTITIONS_SAMPLED_MAX, TRAFFIC
 
 OVERVIEW_EVENTS = 8
@@ -37,7 +35,7 @@ def attempted(ask: Callable[[], Result], otherwise: Any) -> tuple[Result, str]:
         return otherwise, fault.message
 
 
-def recent_events(console: Console, count: int) -> list[Event]:
+def recent_events(console: Console, count: int) -> list[ConsoleEvent]:
     """The latest events, the newest first."""
     return newest_first(list(console.watcher.events))[:count]
 
@@ -108,7 +106,7 @@ def _sized_topics(snapshot: Snapshot) -> dict[str, list[int]] | None:
 def brokers(console: Console, request: Request) -> Response:
     snapshot = console.snapshot()
     (folders, _), fault = attempted(
-        lambda: console.wire.log_dirs(sorted(snapshot.brokers), _sized_topics(snapshot)), ([], [])
+        lambda: log_dirs(console.wire, sorted(snapshot.brokers), _sized_topics(snapshot)), ([], [])
     )
     return console.page(
         request,
@@ -130,9 +128,9 @@ def broker(console: Console, request: Request) -> Response:
         raise ConsoleFault(
             f"broker {broker_id} is not there", "The list of brokers shows those that are.", NOT_FOUND
         )
-    settings, settings_fault = attempted(lambda: console.client.broker_settings(broker_id), [])
+    settings, settings_fault = attempted(lambda: settings_of_broker(console.wire, broker_id), [])
     (folders, sizes), folders_fault = attempted(
-        lambda: console.wire.log_dirs([broker_id], _sized_topics(snapshot)), ([], [])
+        lambda: log_dirs(console.wire, [broker_id], _sized_topics(snapshot)), ([], [])
     )
     largest = sorted(sizes, key=lambda size: -size.size_bytes)[:20]
     return console.page(
@@ -153,8 +151,7 @@ def broker(console: Console, request: Request) -> Response:
 
 
 def transactions(console: Console, request: Request) -> Response:
-    snapshot = console.snapshot()
-    found, fault = attempted(lambda: console.wire.transactions(sorted(snapshot.brokers)), [])
+    found, fault = attempted(lambda: describe_open(console.wire), [])
     return console.page(
         request, "transactions.html", "transactions", "Transactions", transactions=found, fault=fault
     )
@@ -162,9 +159,9 @@ def transactions(console: Console, request: Request) -> Response:
 
 def access_facts(console: Console) -> dict[str, Any]:
     """Users, ACLs and quotas, each with the reason where it cannot be read."""
-    users, users_fault = attempted(console.wire.users, [])
+    users, users_fault = attempted(lambda: access_lists.users(console.wire), [])
     acls, acls_fault = attempted(lambda: _acls(console), [])
-    quotas, quotas_fault = attempted(console.wire.quotas, [])
+    quotas, quotas_fault = attempted(lambda: _quotas(console), [])
     return {
         "users": users,
         "users_fault": users_fault,
@@ -179,32 +176,16 @@ def access(console: Console, request: Request) -> Response:
     return console.page(request, "access.html", "access", "Access", **access_facts(console))
 
 
+def _quotas(console: Console) -> list[QuotaView]:
+    return sorted(access_lists.quotas(console.wire), key=lambda quota: quota.entity)
+
+
 def _acls(console: Console) -> list[dict[str, Any]]:
-    nothing: Any = None  # a filter without names matches every name; the annotations do not say so
-    everything = AclBindingFilter(
-        ResourceType.ANY,
-        nothing,
-        ResourcePatternType.ANY,
-        nothing,
-        nothing,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-    with explained("ACLs cannot be read"):
-        future = console.client.admin.describe_acls(
-            everything, request_timeout=console.client.timeout_seconds
-        )
-        bindings = console.client.outcome(future)
     rows = [
         {
-            "principal": binding.principal,
-            "permission": binding.permission_type.name.lower(),
-            "operation": binding.operation.name.lower(),
-            "resource": binding.restype.name.lower(),
-            "name": binding.name,
-            "pattern": binding.resource_pattern_type.name.lower(),
-            "host": binding.host,
+            name: value if isinstance(value, str) else value.name.lower()
+            for name, value in acl._asdict().items()
         }
-        for binding in bindings
+        for acl in access_lists.acls(console.wire)
     ]
     return sorted(rows, key=lambda row: tuple(row.values()))

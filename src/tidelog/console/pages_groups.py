@@ -7,13 +7,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog.client.offset_reset import LogEnds, ResetPlan, Target, TargetKind, parse_offsets_csv, plan_reset
+from tidelog.admin.offset_reset import LogEnds, ResetPlan, Target, TargetKind, parse_offsets_csv, plan_reset
+from tidelog.admin.offsets import known_offsets
+from tidelog.admin.snapshot import GroupView, MemberView, TopicPartitionKey
+from tidelog.client.cluster import EARLIEST, LATEST
 from tidelog.console.console import Console
 from tidelog.console.events import newest_first
-from tidelog.console.faults import ConsoleFault
+from tidelog.console.faults import NOT_FOUND, ConsoleFault
 from tidelog.console.parameters import choice, integer, moment_ms
 from tidelog.console.rendering import path_part, plural
-from tidelog.console.snapshot import GroupView, MemberView, TopicPartitionKey
 
 PAGE_GROUPS = 200
 SORTS = ("lag", "name", "state", "members", "type")
@@ -94,7 +96,7 @@ def lag_rows(console: Console, group: GroupView) -> list[LagRow]:
     known = console.snapshot().topics
     # A group can remember a topic that was deleted; it has no end to lag behind.
     alive = [key for key in keys if key[0] in known]
-    ends = console.client.offsets(alive)
+    ends = known_offsets(console.wire, alive, LATEST)
     return [LagRow(*key, committed.get(key), ends.get(key), owners.get(key)) for key in keys]
 
 
@@ -109,7 +111,12 @@ def group_id_of(fields: Mapping[str, str]) -> str:
 def described_group(console: Console, group_id: str) -> GroupView:
     """A group asked for now, in the way that its kind is asked for."""
     known = console.snapshot().groups.get(group_id)
-    return console.groups.describe(group_id, "" if known is None else known.type)
+    found = console.groups.describe(group_id, "" if known is None else known.type)
+    if found is None:
+        raise ConsoleFault(
+            f"there is no group {group_id!r}", "The list of groups shows those that are.", NOT_FOUND
+        )
+    return found
 
 
 def group(console: Console, request: Request) -> Response:
@@ -157,9 +164,9 @@ def _ends(
     console: Console, partitions: Iterable[TopicPartitionKey], timestamp_ms: int | None = None
 ) -> dict[TopicPartitionKey, LogEnds]:
     keys = list(partitions)
-    first = console.client.offsets(keys, earliest=True)
-    last = console.client.offsets(keys)
-    at_time = {} if timestamp_ms is None else console.client.offsets(keys, timestamp_ms=timestamp_ms)
+    first = known_offsets(console.wire, keys, EARLIEST)
+    last = known_offsets(console.wire, keys, LATEST)
+    at_time = {} if timestamp_ms is None else known_offsets(console.wire, keys, timestamp_ms)
     return {
         key: LogEnds(first[key], last[key], at_time[key] if at_time.get(key, -1) >= 0 else None)
         for key in keys
@@ -210,7 +217,11 @@ def reset_group(console: Console, request: Request, form: Mapping[str, str]) -> 
         raise ConsoleFault(f"the previewed offsets cannot be read: {fault}", "Preview again.") from fault
     committed = console.groups.committed([group_id]).get(group_id, {})
     plan = plan_reset(group_id, Target(TargetKind.FILE, offsets=offsets), committed, _ends(console, offsets))
-    count = console.groups.reset(plan)
+    try:
+        count = console.groups.reset(plan)
+    except ConsoleFault as fault:
+        hint = "Stop the members of the group first: a group that reads keeps its own offsets."
+        raise ConsoleFault(fault.message, fault.hint or hint, fault.status) from fault
     return console.done(f"/group?id={path_part(group_id)}", f"{plural(count, 'offset')} of {group_id} moved.")
 
 

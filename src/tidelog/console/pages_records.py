@@ -11,6 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from tidelog.admin.offsets import known_offsets
+from tidelog.admin.snapshot import TopicView
+from tidelog.client.cluster import LATEST
 from tidelog.console.batch_view import batch_with
 from tidelog.console.console import Console
 from tidelog.console.dead_letters import dead_letter
@@ -31,7 +34,7 @@ from tidelog.console.record_reader import (
 from tidelog.console.record_view import RecordView, record_json, record_row
 from tidelog.console.rendering import path_part
 from tidelog.console.schema_registry import SchemaRegistry
-from tidelog.console.snapshot import TopicView
+from tidelog.console.wire_client import batch_at
 
 LIMITS = (50, 100, 250, 500)
 STARTS = tuple(start.value for start in From)
@@ -134,7 +137,7 @@ def record(console: Console, request: Request) -> Response:
     fields = dict(request.query_params)
     key_format, value_format = _formats(fields)
     letter = dead_letter(found)
-    data, batch_fault = attempted(lambda: console.wire.batch_at(name, partition, found.offset), b"")
+    data, batch_fault = attempted(lambda: batch_at(console.wire, name, partition, found.offset), b"")
     return console.page(
         request,
         "record.html",
@@ -167,9 +170,8 @@ async def tail(console: Console, request: Request) -> Response:
     view = await run_in_threadpool(console.topic, request.path_params["topic"])
     # What a look from the newest on would show comes first, so that the page is not empty.
     look = look_of(console, view, {**fields, "from": "newest"}, LIMITS[0])
-    ends = await run_in_threadpool(
-        console.client.offsets, [(view.name, number) for number in look.partitions]
-    )
+    partitions = [(view.name, number) for number in look.partitions]
+    ends = await run_in_threadpool(known_offsets, console.wire, partitions, LATEST)
     starts = {number: offset for (_, number), offset in ends.items()}
     queue: asyncio.Queue[tuple[list[dict[str, Any]], int]] = asyncio.Queue(TAIL_QUEUE_MAX)
     loop = asyncio.get_running_loop()

@@ -7,16 +7,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidelog.admin.log_dirs import replica_places
+from tidelog.admin.offsets import known_offsets
+from tidelog.admin.snapshot import TopicView
+from tidelog.client.cluster import LATEST
 from tidelog.console.console import Console
 from tidelog.console.faults import NOT_FOUND, ConsoleFault
 from tidelog.console.parameters import integer, optional_integer
 from tidelog.console.segment_files import ENTRIES_SHOWN_MAX, SegmentView
-from tidelog.console.snapshot import TopicView
 
 
 def replica_folder(console: Console, topic: str, partition: int, broker: int) -> Path:
     """Where a broker keeps its replica, as the broker itself says."""
-    for folder, sizes in console.wire.replica_places([broker], {topic: [partition]}):
+    for folder, sizes in replica_places(console.wire, [broker], {topic: [partition]}):
         if any(size.topic == topic and size.partition == partition for size in sizes):
             return console.segments.folder(folder.path, topic, partition)
     raise ConsoleFault(
@@ -38,7 +41,7 @@ def facts(console: Console, view: TopicView, fields: dict[str, str]) -> dict[str
         return found
     try:
         folder = replica_folder(console, view.name, number, broker)
-        ends = console.client.offsets([(view.name, number)]) if not partition.offline else {}
+        ends = known_offsets(console.wire, [(view.name, number)], LATEST) if not partition.offline else {}
         found["folder"] = str(folder)
         found["segments"] = console.segments.segments(folder, ends.get((view.name, number)))
         if base is not None:

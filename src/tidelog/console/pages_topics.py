@@ -7,13 +7,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidelog.admin.configs import ConfigResource, alter_configs
+from tidelog.admin.log_dirs import log_dirs
+from tidelog.admin.offsets import known_offsets
+from tidelog.admin.snapshot import PartitionView, TopicView
+from tidelog.client.client_settings import READ_COMMITTED
+from tidelog.client.cluster import EARLIEST, LATEST
 from tidelog.console.console import Console
 from tidelog.console.faults import ConsoleFault
 from tidelog.console.pages_cluster import attempted
 from tidelog.console.parameters import assignments, choice, integer, optional_integer
 from tidelog.console.rendering import path_part, plural
 from tidelog.console.setting_meanings import topic_choices, topic_meaning
-from tidelog.console.snapshot import PartitionView, TopicView
+from tidelog.console.settings_view import settings_of_topic
 
 PAGE_TOPICS = 100
 SORTS = ("name", "partitions", "replication", "records", "rate", "health")
@@ -139,7 +145,6 @@ class PartitionRow:
     end: int | None
     last_stable: int | None
     size_bytes: int | None
-    replica_sizes: dict[int, int]
 
     @property
     def records(self) -> int | None:
@@ -149,12 +154,12 @@ class PartitionRow:
 def partition_rows(console: Console, view: TopicView) -> tuple[list[PartitionRow], str]:
     """Every partition of a topic with figures asked for now, and the fault of the sizes if any."""
     keys = [(view.name, partition.number) for partition in view.partitions if not partition.offline]
-    starts, _ = attempted(lambda: console.client.offsets(keys, earliest=True), {})
-    ends, _ = attempted(lambda: console.client.offsets(keys), {})
-    stable, _ = attempted(lambda: console.client.offsets(keys, committed_only=True), {})
+    starts, _ = attempted(lambda: known_offsets(console.wire, keys, EARLIEST), {})
+    ends, _ = attempted(lambda: known_offsets(console.wire, keys, LATEST), {})
+    stable, _ = attempted(lambda: known_offsets(console.wire, keys, LATEST, READ_COMMITTED), {})
     brokers = sorted(console.snapshot().brokers)
     asked = {view.name: [partition.number for partition in view.partitions]}
-    (_, sizes), fault = attempted(lambda: console.wire.log_dirs(brokers, asked), ([], []))
+    (_, sizes), fault = attempted(lambda: log_dirs(console.wire, brokers, asked), ([], []))
     by_partition: dict[int, dict[int, int]] = {}
     for size in sizes:
         by_partition.setdefault(size.partition, {})[size.broker] = size.size_bytes
@@ -169,7 +174,6 @@ def partition_rows(console: Console, view: TopicView) -> tuple[list[PartitionRow
                 ends.get(key),
                 stable.get(key),
                 replicas.get(partition.leader),
-                replicas,
             )
         )
     return rows, fault
@@ -212,7 +216,7 @@ def topic(console: Console, request: Request) -> Response:
 
 def topic_settings(console: Console, request: Request) -> Response:
     view = console.topic(request.path_params["topic"])
-    settings = console.client.topic_settings(view.name)
+    settings = settings_of_topic(console.wire, view.name)
     editing = request.query_params.get("edit", "")
     return console.page(
         request,
@@ -234,7 +238,8 @@ def alter_topic(console: Console, request: Request, form: Mapping[str, str]) -> 
     if not setting:
         raise ConsoleFault("no setting was named")
     value = None if form.get("action") == "unset" else form.get("value", "").strip()
-    console.changes.set_topic_setting(name, setting, value)
+    values, removed = ({}, (setting,)) if value is None else ({setting: value}, ())
+    alter_configs(console.wire, ConfigResource.TOPIC, name, values, removed)
     said = f"{setting} is back at its default." if value is None else f"{setting} is {value} now."
     return console.done(f"/topics/{path_part(name)}/settings", said)
 

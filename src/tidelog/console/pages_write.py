@@ -7,6 +7,7 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidelog.admin.snapshot import TopicView
 from tidelog.console.console import Console
 from tidelog.console.dead_letters import DeadLetter, SentBack, dead_letter, send_back
 from tidelog.console.faults import ConsoleFault
@@ -17,7 +18,6 @@ from tidelog.console.record_import import headers_text, parse_file, parse_header
 from tidelog.console.record_reader import From, Look
 from tidelog.console.record_view import RecordView
 from tidelog.console.rendering import path_part, plural
-from tidelog.console.snapshot import TopicView
 
 VALUE_KINDS = ("text", "json", "hex", "base64", "null")
 KEY_KINDS = ("text", "hex", "base64", "null")
@@ -124,7 +124,7 @@ def replay(console: Console, request: Request, form: Mapping[str, str]) -> Respo
 def _letters(console: Console, view: TopicView, fields: Mapping[str, str]) -> list[DeadLetter]:
     """The dead letters that a query picks and that were not sent back, the oldest first, bounded."""
     look = look_of(console, view, {"from": "beginning", **fields}, REDRIVEN_MAX)
-    sent_back = SentBack(console.client, view.name)
+    sent_back = SentBack(console.client, console.wire, view.name)
 
     def waits(record: RecordView) -> bool:
         return record not in sent_back and (look.predicate is None or look.predicate(record))
@@ -183,7 +183,7 @@ def redrive(console: Console, request: Request, form: Mapping[str, str]) -> Resp
     absent = absent_targets(console, letters)
     if absent:
         raise ConsoleFault(f"there is no topic {absent[0]!r} to send a dead letter back to")
-    sent = send_back(console.client, view.name, places)
+    sent = send_back(console.client, console.wire, view.name, places)
     targets = ", ".join(sorted({letter.target for letter in letters}))
     told = f"{plural(sent, 'dead letter')} sent back to {targets}."
     if sent < len(letters):

@@ -14,6 +14,10 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.offsets import known_offsets
+from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED
+from tidelog.client.cluster import EARLIEST, LATEST
 from tidelog.console.faults import NOT_FOUND, ConsoleFault, explained
 from tidelog.console.kafka_client import KafkaClient
 from tidelog.console.record_filter import Predicate
@@ -88,8 +92,9 @@ class Seen:
 class RecordReader:
     """Makes looks; each has a consumer of its own, closed with it."""
 
-    def __init__(self, client: KafkaClient) -> None:
+    def __init__(self, client: KafkaClient, admin: ClusterAdmin) -> None:
         self._client = client
+        self._admin = admin
 
     def look(self, look: Look) -> Seen:
         """Records in the order to show them: the newest first for NEWEST, else by time."""
@@ -133,14 +138,15 @@ class RecordReader:
 
     def _ends(self, look: Look) -> dict[int, tuple[int, int]]:
         keys = [(look.topic, partition) for partition in look.partitions]
-        first = self._client.offsets(keys, earliest=True)
-        last = self._client.offsets(keys, committed_only=look.committed_only)
+        first = known_offsets(self._admin, keys, EARLIEST)
+        isolation = READ_COMMITTED if look.committed_only else READ_UNCOMMITTED
+        last = known_offsets(self._admin, keys, LATEST, isolation)
         return {number: (first[key], last[key]) for key in keys if (number := key[1]) >= 0 and key in last}
 
     def _starts(self, look: Look, ends: dict[int, tuple[int, int]]) -> dict[int, int]:
         if look.start is From.TIME:
             keys = [(look.topic, partition) for partition in ends]
-            at = self._client.offsets(keys, timestamp_ms=look.number)
+            at = known_offsets(self._admin, keys, look.number)
             return {
                 number: at[(look.topic, number)] if at.get((look.topic, number), -1) >= 0 else end
                 for number, (_, end) in ends.items()

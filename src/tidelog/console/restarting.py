@@ -1,7 +1,7 @@
 """Runs the console in a child process and starts it again when a crash ends it.
 
 The console reads with a library in C, librdkafka, and whoever watches a cluster wants to keep watching: its
-known abort (confluentinc/librdkafka, issue 4605) is avoided by `group_client`, others may exist.
+known abort (confluentinc/librdkafka, issue 4605) is avoided by `admin.groups`, others may exist.
 The listening socket belongs to the parent, so browsers connect again to the same address; the console's
 memory of events and samples begins anew. An end that is no crash is passed on.
 """

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.groups import Groups
+from tidelog.admin.overview import Overview
+from tidelog.admin.snapshot import GroupView, Snapshot, TopicPartitionKey
 from tidelog.console import events
-from tidelog.console.events import Event
+from tidelog.console.events import ConsoleEvent
 from tidelog.console.faults import ConsoleFault
-from tidelog.console.group_client import GroupClient
 from tidelog.console.history import History, Rates
-from tidelog.console.kafka_client import KafkaClient
-from tidelog.console.snapshot import GroupView, Snapshot, TopicPartitionKey
-from tidelog.console.wire_client import WireClient
 
 POLL_SECONDS = 2.0
 PAUSE_PER_WORK = 4.0
@@ -56,14 +56,14 @@ class Watcher:
 
     def __init__(
         self,
-        client: KafkaClient,
-        wire: WireClient,
-        groups: GroupClient,
+        wire: ClusterAdmin,
+        overview: Overview,
+        groups: Groups,
         poll_seconds: float = POLL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._client = client
         self._wire = wire
+        self._overview = overview
         self._groups = groups
         self._poll_seconds = poll_seconds
         self._clock = clock
@@ -79,7 +79,7 @@ class Watcher:
         self._group_cursor = 0
         self._sampled_groups: list[str] = []
         self._ends: dict[TopicPartitionKey, int] = {}
-        self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self.events: deque[ConsoleEvent] = deque(maxlen=EVENTS_MAX)
         self.lag_history = History()
         self.rate_history = History()
         #: records per second that groups commit
@@ -143,7 +143,7 @@ class Watcher:
                 if before.snapshot is None or before.fault is not None:
                     self._wire.probe()
                 known = {} if before.snapshot is None else before.snapshot.groups
-                self._publish(before, self._client.snapshot(known))
+                self._publish(before, self._overview.snapshot(known))
                 first = self._view
                 assert first.snapshot is not None
                 snapshot = self._with_groups(first.snapshot)
@@ -153,12 +153,12 @@ class Watcher:
                 self._view = View(self._view.snapshot, fault, self._view.version + 1)
                 if before.fault is None:
                     log.warning("the cluster cannot be seen: %s", fault.message)
-                    self.events.append(Event(self._clock(), "unreachable", "bad", fault.message))
+                    self.events.append(ConsoleEvent(self._clock(), "unreachable", "bad", fault.message))
         self.tell()
 
     def _publish(self, before: View, snapshot: Snapshot) -> None:
         if before.fault is not None:
-            self.events.append(Event(self._clock(), "reachable", "good", "The cluster answers again"))
+            self.events.append(ConsoleEvent(self._clock(), "reachable", "good", "The cluster answers again"))
         news = [] if before.snapshot is None else events.changes(before.snapshot, snapshot)
         self.events.extend(news)
         self._view = View(snapshot, None, self._view.version + 1)
@@ -206,7 +206,7 @@ class Watcher:
         everything = len(alive) <= PARTITIONS_SAMPLED_MAX
         if everything:
             wanted = alive
-        ends = self._client.offsets(sorted(wanted)[: PARTITIONS_SAMPLED_MAX * 2])
+        ends = self._overview.ends(sorted(wanted)[: PARTITIONS_SAMPLED_MAX * 2])
         # A leader that just moved may not answer: what was known of its log is nearer the truth than nothing.
         self._ends = {key: end for key, end in self._ends.items() if key in alive} | ends
         for group_id, offsets in committed.items():

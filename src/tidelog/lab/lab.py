@@ -30,8 +30,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from tidelog.client.api_keys import LIST_OFFSETS
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
-from tidelog.client.cluster import EARLIEST, LATEST, LIST_OFFSETS, Cluster
+from tidelog.client.cluster import EARLIEST, LATEST, Cluster
 from tidelog.client.faults import LinkFault, Refusal
 from tidelog.client.link import Link
 from tidelog.lab import log_files

@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +61,19 @@ class _Gate:
         self.delay_seconds = 0.0
         self.answers_to_lose = 0
         self.lost = threading.Event()
+        self._passing: set[asyncio.Task[None]] = set()
 
-    async def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one connection on until either side ends it."""
+    def admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection on until either side ends it.
+
+        In a task of its own: the stream's callback would tell one that is cancelled, perhaps before it has
+        begun, as a defect.
+        """
+        task = asyncio.get_running_loop().create_task(self._pass_on(reader, writer))
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         passage = _Passage(writers=[writer])
         try:
             first = await reader.read(READ_BYTES)
@@ -80,7 +91,7 @@ class _Gate:
             await asyncio.gather(there, back, return_exceptions=True)
         except (OSError, asyncio.CancelledError):
             # The broker is down, or a side hung up: the other one sees its connection end. Or the network
-            # is closed: the stream's own callback would tell a cancelled task as a defect.
+            # is closed.
             return
         finally:
             for stream in passage.writers:
@@ -124,13 +135,22 @@ class _Gate:
             await asyncio.sleep(self.delay_seconds)
 
 
+def _run(made: Future[asyncio.AbstractEventLoop]) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    made.set_result(loop)
+    loop.run_forever()
+
+
 class Network:
     """The gates of a cluster, on a loop in a thread of their own."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="lab-network", daemon=True)
+        # The loop is made in its thread too: Ctrl-C interrupts the main one, and half a loop complains.
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=_run, args=(made,), name="lab-network", daemon=True)
         self._thread.start()
+        self._loop = made.result(CALL_SECONDS_MAX)
         self._gates: dict[int, _Gate] = {}
         self._servers: list[asyncio.Server] = []
         self.cut_sides: set[str] = set()
@@ -190,10 +210,6 @@ class Network:
         self._thread.join(CALL_SECONDS_MAX)
         if not self._thread.is_alive():
             self._loop.close()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS_MAX)

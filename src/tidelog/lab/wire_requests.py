@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from tidelog.client import produce_requests
+from tidelog.client.api_keys import INIT_PRODUCER_ID
 from tidelog.client.faults import Refusal
 from tidelog.client.link import Link
 from tidelog.client.produce_requests import ALL_REPLICAS, BatchAnswer, BatchToSend
@@ -11,7 +12,6 @@ from tidelog.protocol.apis import PRODUCE
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
-INIT_PRODUCER_ID = 22
 TIMEOUT_MS = 5_000
 
 

@@ -21,7 +21,7 @@ from tidelog.console.console import Console, ConsoleSettings
 from tidelog.console.protection import Token
 from tidelog.console.serving import Server
 from tidelog.lab.page.pages import ENTRY, extension
-from tidelog.lab.page.stage import Progress, Stage
+from tidelog.lab.page.stage import Stage, TourProgress
 
 NO_CLUSTER = "no cluster yet"
 
@@ -29,7 +29,7 @@ NO_CLUSTER = "no cluster yet"
 class Switch:
     """The application of the lab; `stage` has the scenario."""
 
-    def __init__(self, *, progress: Progress | None = None) -> None:
+    def __init__(self, *, progress: TourProgress | None = None) -> None:
         self.stage = Stage(progress=progress, on_cluster=self._connect, on_end=self._disconnect)
         self._token = Token()
         self._lock = threading.Lock()

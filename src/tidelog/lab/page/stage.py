@@ -24,7 +24,7 @@ PLAY_WORK_MS = 40
 PLAY_SEND_SECONDS_MAX = 8.0
 
 
-class Progress(Protocol):
+class TourProgress(Protocol):
     """What of the tour is done; the command line keeps it in a file."""
 
     done: list[str]
@@ -51,7 +51,7 @@ class Stage:
     def __init__(
         self,
         *,
-        progress: Progress | None = None,
+        progress: TourProgress | None = None,
         on_cluster: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ SCENARIO = Scenario(
 )
 
 
-class Outcome(NamedTuple):
+class DeliveryResult(NamedTuple):
     """What became of the orders, as a reader of committed receipts sees it."""
 
     exit_code_of_the_first_life: int
@@ -64,7 +64,7 @@ def _receipts(lab: Lab, mode: str, isolation: str = "read_committed") -> list[st
     return [record.value for record in found]
 
 
-def _two_lives(lab: Lab, mode: str) -> Outcome:
+def _two_lives(lab: Lab, mode: str) -> DeliveryResult:
     if "sent" not in lab.notes:
         lab.produce("orders", [f"order {number}" for number in range(ORDERS)])
         lab.notes["sent"] = True
@@ -73,10 +73,10 @@ def _two_lives(lab: Lab, mode: str) -> Outcome:
     counts = Counter(_receipts(lab, mode))
     expected = {f"receipt for order {number}" for number in range(ORDERS)}
     lost = len(expected - set(counts))
-    return Outcome(first, sum(counts.values()), lost, sum(counts.values()) - len(counts))
+    return DeliveryResult(first, sum(counts.values()), lost, sum(counts.values()) - len(counts))
 
 
-def _show(lab: Lab, see: Observation, mode: str, outcome: Outcome) -> None:
+def _show(lab: Lab, see: Observation, mode: str, outcome: DeliveryResult) -> None:
     rows: list[tuple[object, ...]] = lab.notes.setdefault("rows", [])
     rows.append((mode, ORDERS, outcome.receipts, outcome.lost, outcome.repeated))
     see.table(COLUMNS, rows)

@@ -17,6 +17,7 @@ RECORDS = 600
 START_MS = 1_700_000_000_000
 STEP_MS = 1_000
 WANTED_OFFSET = 437
+INDEXES = (".index", ".timeindex")
 
 SCENARIO = Scenario(
     name="on-disk",
@@ -43,9 +44,10 @@ SCENARIO = Scenario(
 @SCENARIO.step(
     "A folder of segments",
     narration="The broker appends to the newest segment. When it is full (segment.bytes, 16 KiB here, 1"
-    " GiB by default) a new one begins. Whole old segments can then be deleted or compacted.",
+    " GiB by default) a new one begins. Whole old segments can then be deleted or compacted. Beside each"
+    " .log lie its two indexes, .index and .timeindex, from the first records on, empty at first.",
     action=f"send {RECORDS} orders in batches of ten, one second apart, and list the folder",
-    prediction="several segments, each named by the offset of the first record in it",
+    prediction="several segments, each named by the offset of the first record in it, each with two indexes",
 )
 def segments(lab: Lab, see: Observation) -> None:
     sender = lab.sender(batch_num_messages=10, linger_ms=20)
@@ -63,6 +65,8 @@ def segments(lab: Lab, see: Observation) -> None:
     first_offsets = [read_header(path.read_bytes()).base_offset for path in found if path.stat().st_size]
     names = [int(path.stem) for path in found if path.stat().st_size]
     see.check("each is named by the first offset in it", names == first_offsets, (names, first_offsets))
+    alone = [path.name for path in found for kind in INDEXES if not path.with_suffix(kind).exists()]
+    see.check("each has both indexes beside it", not alone, alone)
 
 
 @SCENARIO.step(

@@ -3,12 +3,12 @@
 import json
 import time
 
+from tidelog.client.key_hash import murmur2
 from tidelog.lab import log_files
 from tidelog.lab.lab import Lab
 from tidelog.lab.scenario import Observation, Scenario, Topic
 
 PARTITIONS = 3
-MURMUR2_SEED = 0x9747B28C
 
 SCENARIO = Scenario(
     name="producer-anatomy",
@@ -24,21 +24,6 @@ SCENARIO = Scenario(
     topics=(Topic("orders", partitions=PARTITIONS), Topic("slips", partitions=1)),
     summary="serialise, partition, batch, send, retry; always look at the delivery report",
 )
-
-
-def murmur2(data: bytes) -> int:
-    """The hash of keys that Java producers use, as an unsigned 32-bit number."""
-    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
-    state = (MURMUR2_SEED ^ len(data)) & mask
-    whole = len(data) - len(data) % 4
-    for start in range(0, whole, 4):
-        word = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
-        word = (word ^ word >> 24) * multiplier & mask
-        state = (state * multiplier & mask) ^ word
-    if tail := data[whole:]:
-        state = (state ^ int.from_bytes(tail, "little")) * multiplier & mask
-    state = (state ^ state >> 13) * multiplier & mask
-    return state ^ state >> 15
 
 
 @SCENARIO.step(

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from tidelog.cli.diagnosis import SeenPartition
+    from tidelog.admin.diagnosis import SeenPartition
 
-DESCRIBE_TOPIC_PARTITIONS = 75
 PARTITIONS_PER_PAGE = 2_000
 PAGES_MAX = 100
 

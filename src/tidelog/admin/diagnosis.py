@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from tidelog.admin.log_dirs import LogDirView
+from tidelog.admin.transactions import OpenProducer, TransactionView
+
 Partition = tuple[str, int]
 
 
@@ -140,40 +143,6 @@ class SeenGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenTransaction:
-    """A transaction that its coordinator knows to be open."""
-
-    transactional_id: str
-    state: str
-    producer_id: int
-    timeout_ms: int
-    start_ms: int | None
-    partitions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SeenOpenProducer:
-    """A transaction that is open in a partition, and was still open at a second look."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    start_offset: int
-    last_timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SeenLogDir:
-    """A folder of a broker; sizes are -1 where it does not tell them (before Kafka 3.3)."""
-
-    broker: int
-    path: str
-    error: str
-    total_bytes: int = -1
-    usable_bytes: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class SeenJob:
     """Something that a broker does again and again by itself; `fault` is what went wrong last."""
 
@@ -232,9 +201,11 @@ class Examination:
     logs: Mapping[Partition, LogRange] = field(default_factory=dict)
     groups: tuple[SeenGroup, ...] = ()
     watched_seconds: float = 0.0
-    transactions: tuple[SeenTransaction, ...] = ()
-    open_producers: tuple[SeenOpenProducer, ...] = ()
-    log_dirs: tuple[SeenLogDir, ...] = ()
+    #: those that their coordinators know to be open
+    transactions: tuple[TransactionView, ...] = ()
+    #: those that are open in a partition, and were still open at a second look
+    open_producers: tuple[OpenProducer, ...] = ()
+    log_dirs: tuple[LogDirView, ...] = ()
     background: SeenJobs = field(default_factory=SeenJobs)
     #: the clock of the controllers' leader when it answered, and ours before and after
     controller_clock_ms: tuple[int, int, int] | None = None

@@ -17,13 +17,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidelog.client import dead_letter_headers as names
-from tidelog.client.dead_letter_headers import Failure, Headers, read_headers
+from tidelog.admin import dead_letter_headers as names
+from tidelog.admin.dead_letter_headers import Failure, Headers, read_headers
+from tidelog.admin.topics import create_topic, topic_views
 from tidelog.client.faults import ClientFault
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
-    from confluent_kafka.admin import AdminClient
+
+    from tidelog.admin.cluster_admin import ClusterAdmin
 
 NOTES_TOPIC = "__tidelog_dlq_redriven"
 TRANSACTION_LETTERS_MAX = 500
@@ -57,8 +59,8 @@ class Clients(Protocol):
     def timeout_seconds(self) -> float:
         """How long to wait for the cluster."""
 
-    def admin(self) -> "AdminClient":
-        """confluent-kafka's admin client."""
+    def cluster_admin(self) -> "ClusterAdmin":
+        """What asks and changes the cluster itself."""
 
     def producer(self, defaults: Mapping[str, Any]) -> "Producer":
         """A producer."""
@@ -268,15 +270,6 @@ class DeadLetterTopic:
             raise
 
     def _make_notes_topic(self) -> None:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
-
-        admin = self._clients.admin()
-        if NOTES_TOPIC in self._clients.metadata(admin).topics:
-            return
-        new = NewTopic(NOTES_TOPIC, 1, config={"cleanup.policy": "compact"})
-        try:
-            admin.create_topics([new])[NOTES_TOPIC].result(self._clients.timeout_seconds)
-        except KafkaException as failure:
-            if failure.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                raise
+        admin = self._clients.cluster_admin()
+        if NOTES_TOPIC not in topic_views(admin, [NOTES_TOPIC]):
+            create_topic(admin, NOTES_TOPIC, 1, configs={"cleanup.policy": "compact"}, if_not_exists=True)

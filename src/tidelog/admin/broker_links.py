@@ -1,11 +1,14 @@
 """Links to the brokers of a cluster, asked one by one; what they would not answer is noted, not raised."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from tidelog.client.faults import ClientFault, known_code
+from tidelog.admin.cluster_admin import check
+from tidelog.client.faults import ClientFault, Refusal, known_code
 from tidelog.client.link import Link
 from tidelog.model.errors import ErrorCode
+
+Result = TypeVar("Result")
 
 
 class BrokerLinks:
@@ -23,12 +26,27 @@ class BrokerLinks:
         self, broker: int, api_key: int, fields: dict[str, Any], what: str, *, lowest: int = 0, highest: int
     ) -> Any:
         """The answer, or None with `what` among the things unseen."""
+
+        def request(link: Link) -> Any:
+            answer = link.request(api_key, fields, lowest=lowest, highest=highest)
+            check(answer, what)
+            return answer
+
+        return self.attempt(broker, what, request)
+
+    def attempt(self, broker: int, what: str, question: Callable[[Link], Result]) -> Result | None:
+        """What a question to a broker finds out, or None with `what` among the things unseen."""
         try:
-            answer = self.links[broker].request(api_key, fields, lowest=lowest, highest=highest)
+            return question(self.links[broker])
+        except Refusal as refusal:
+            self.refused(refusal, what)
         except ClientFault as fault:
             self.unseen[f"{what} of broker {broker}: {fault}"] = None
-            return None
-        return answer if self.allowed(getattr(answer, "error_code", ErrorCode.NONE), what) else None
+        return None
+
+    def refused(self, refusal: Refusal, what: str | None = None) -> None:
+        """Note what a broker would not tell."""
+        self.unseen[f"{what or refusal.what}: {refusal.code.name}"] = None
 
     def allowed(self, error_code: int, what: str) -> bool:
         """False, with a note, for an error."""

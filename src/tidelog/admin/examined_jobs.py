@@ -1,4 +1,4 @@
-"""Asks brokers how their background jobs fare (`broker/handlers/describe_background_jobs`).
+"""Asks brokers how their background jobs fare (`broker/requests/handlers/describe_background_jobs`).
 
 No Kafka protocol has a question for it, and a broker that does not know an API closes the connection. So only
 brokers that have a setting of ours are asked, as the last thing on their connection.
@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tidelog.cli.broker_links import BrokerLinks
-from tidelog.cli.diagnosis import SeenBroker, SeenJob, SeenJobs, SeenRefusedCut, SeenUncleanable
+from tidelog.admin.broker_links import BrokerLinks
+from tidelog.admin.diagnosis import SeenBroker, SeenJob, SeenJobs, SeenRefusedCut, SeenUncleanable
 from tidelog.client.faults import ClientFault
 from tidelog.protocol.apis import DESCRIBE_BACKGROUND_JOBS
 

@@ -14,45 +14,43 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from tidelog.cli.broker_links import BrokerLinks
-from tidelog.cli.connection import Connection
-from tidelog.cli.diagnosis import (
+from tidelog.admin.broker_links import BrokerLinks
+from tidelog.admin.cluster_state import QUORUM_TOPIC, ask_metadata, known_brokers
+from tidelog.admin.configs import ConfigResource
+from tidelog.admin.diagnosis import (
     Examination,
     LogRange,
     Partition,
     SeenBroker,
-    SeenLogDir,
     SeenPartition,
     SeenTopic,
 )
-from tidelog.cli.diagnosis_checks import SHARED_SETTINGS
-from tidelog.cli.eligible_leaders import DESCRIBE_TOPIC_PARTITIONS, Eligible, eligible_leaders
-from tidelog.cli.errors import CommandError
-from tidelog.cli.examined_groups import GroupQuestions
-from tidelog.cli.examined_jobs import SETTING_OF_TIDELOG, ask_for_jobs
-from tidelog.cli.examined_transactions import TransactionQuestions
-from tidelog.client.client_settings import ClientSettings
+from tidelog.admin.diagnosis_checks import SHARED_SETTINGS
+from tidelog.admin.eligible_leaders import Eligible, eligible_leaders
+from tidelog.admin.examined_groups import GroupQuestions
+from tidelog.admin.examined_jobs import SETTING_OF_TIDELOG, ask_for_jobs
+from tidelog.admin.examined_transactions import TransactionQuestions
+from tidelog.admin.faults import AdminFault
+from tidelog.admin.log_dirs import LogDirView, describe_at
+from tidelog.client.api_keys import (
+    DESCRIBE_CONFIGS,
+    DESCRIBE_QUORUM,
+    DESCRIBE_TOPIC_PARTITIONS,
+    LIST_OFFSETS,
+)
+from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
+from tidelog.client.cluster import EARLIEST, LATEST
 from tidelog.client.faults import ClientFault, known_code
 from tidelog.client.link import Link
-from tidelog.model.addresses import address_text
 from tidelog.model.errors import ErrorCode
 
-LIST_OFFSETS = 2
-METADATA = 3
-DESCRIBE_CONFIGS = 32
-DESCRIBE_LOG_DIRS = 35
-DESCRIBE_QUORUM = 55
-DESCRIBE_CLUSTER = 60
-QUORUM_TOPIC = "__cluster_metadata"
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 TOPICS_PER_REQUEST = 500
-EARLIEST, LATEST, NEWEST = -2, -1, -3
+NEWEST = -3
 NEWEST_SINCE_VERSION = 7
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LINKS_OPENED_AT_ONCE = 16
-CONNECT_SECONDS_MAX = 5.0
 #: a broker that is given up as dead is not waited for as long
 KNOCK_SECONDS_MAX = 2.0
 #: long enough to tell a transaction that is ending from one that hangs
@@ -60,24 +58,27 @@ SECOND_LOOK_SECONDS = 1.0
 TOPIC_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
-class NotReachable(CommandError):
+class NotReachable(AdminFault):
     """No bootstrap address leads to a broker that talks to us."""
-
-    exit_code = 2
 
 
 def examine(
-    connection: Connection, watch_seconds: float, tell: Callable[[str], None] = lambda text: None
+    bootstrap: str,
+    settings: ClientSettings,
+    watch_seconds: float,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Examination:
     """Look at a cluster; raises NotReachable if nobody answers."""
-    settings = connection.client_settings(CONNECT_SECONDS_MAX)
-    first = _bootstrap_link(connection, settings)
+    first = _bootstrap_link(bootstrap, settings)
     try:
         tell("asking for brokers and topics")
-        metadata = _metadata(first, None)
-        known = _all_brokers(first, metadata)
+        metadata = ask_metadata(first)
+        known = tuple(
+            SeenBroker(broker.id, broker.address, alive=broker.alive)
+            for broker in known_brokers(first, metadata)
+        )
     except ClientFault as fault:
-        raise NotReachable(f"{connection.bootstrap} answers, but not as a broker would: {fault}") from fault
+        raise NotReachable(f"{bootstrap} answers, but not as a broker would: {fault}") from fault
     finally:
         first.close()
     tell(f"connecting to {len(known)} brokers")
@@ -85,7 +86,7 @@ def examine(
     brokers = BrokerLinks(links)
     try:
         seen = Examination(
-            connection.bootstrap,
+            bootstrap,
             time.time_ns() // 1_000_000,
             metadata.cluster_id,
             int(metadata.controller_id) if metadata.controller_id >= 0 else None,
@@ -135,7 +136,7 @@ def _look_twice(
     )
 
 
-def _bootstrap_link(connection: Connection, settings: ClientSettings) -> Link:
+def _bootstrap_link(bootstrap: str, settings: ClientSettings) -> Link:
     faults: list[str] = []
     for host, port in settings.bootstrap_servers:
         try:
@@ -143,36 +144,11 @@ def _bootstrap_link(connection: Connection, settings: ClientSettings) -> Link:
         except ClientFault as fault:
             faults.append(str(fault))
     raise NotReachable(
-        f"no broker of {connection.bootstrap} can be talked to: {'; '.join(faults)}",
+        f"no broker of {bootstrap} can be talked to: {'; '.join(faults)}",
         "see that a broker runs there ('tidelog up'), that --bootstrap names it, and that -X"
         " security.protocol "
         "and the sasl.* and ssl.* properties fit its listener",
     )
-
-
-def _metadata(link: Link, topics: tuple[Any, ...] | None) -> Any:
-    fields = {"topics": topics, "allow_auto_topic_creation": False}
-    return link.request(METADATA, fields, lowest=4, highest=12)
-
-
-def _all_brokers(link: Link, metadata: Any) -> tuple[SeenBroker, ...]:
-    """Those that live, those the cluster says are fenced, those known only from replicas."""
-    found = {
-        int(broker): SeenBroker(int(broker), None, alive=False)
-        for topic in metadata.topics
-        for partition in topic.partitions
-        for broker in partition.replica_nodes
-    }
-    offered = link.offers(DESCRIBE_CLUSTER)
-    if offered is not None and offered[1] >= 2:
-        fields = {"endpoint_type": 1, "include_fenced_brokers": True}
-        answer = link.request(DESCRIBE_CLUSTER, fields, lowest=2, highest=2)
-        for row in answer.brokers:
-            address = address_text(str(row.host), int(row.port)) if row.host else None
-            found[int(row.broker_id)] = SeenBroker(int(row.broker_id), address, alive=not row.is_fenced)
-    for row in metadata.brokers:
-        found[int(row.node_id)] = SeenBroker(int(row.node_id), address_text(str(row.host), int(row.port)))
-    return tuple(found[number] for number in sorted(found))
 
 
 def _knocked_at(broker: SeenBroker, settings: ClientSettings) -> SeenBroker:
@@ -187,7 +163,7 @@ def _knocked_at(broker: SeenBroker, settings: ClientSettings) -> SeenBroker:
     except ClientFault:
         return replace(broker, listens=True)
     try:
-        _metadata(link, ())
+        ask_metadata(link, ())
     except ClientFault:
         return replace(broker, listens=True)
     finally:
@@ -213,7 +189,7 @@ def _open_links(
             return replace(broker, fault=_without_address(str(fault), broker.address))
         links[broker.id] = link
         try:
-            own = _metadata(link, ())
+            own = ask_metadata(link, ())
         except ClientFault as fault:
             return replace(broker, fault=str(fault))
         return replace(
@@ -242,16 +218,17 @@ def _with_configs(brokers: BrokerLinks, seen: tuple[SeenBroker, ...]) -> tuple[S
             found.append(broker)
             continue
         keys = (*SHARED_SETTINGS, SETTING_OF_TIDELOG)
-        rows = _configs(brokers, broker.id, BROKER_RESOURCE, [str(broker.id)], keys)
+        rows = _configs(brokers, broker.id, ConfigResource.BROKER, [str(broker.id)], keys)
         code, configs = rows.get(str(broker.id), (ErrorCode.NONE, {}))
         found.append(replace(broker, configs=configs, itself=code is not ErrorCode.INVALID_REQUEST))
     return tuple(found)
 
 
 def _configs(
-    brokers: BrokerLinks, broker: int, kind: int, names: list[str], keys: tuple[str, ...]
+    brokers: BrokerLinks, broker: int, kind: ConfigResource, names: list[str], keys: tuple[str, ...]
 ) -> dict[str, tuple[ErrorCode, dict[str, str | None]]]:
-    resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys} for name in names]
+    wanted = {"resource_type": int(kind), "configuration_keys": keys}
+    resources = [{**wanted, "resource_name": name} for name in names]
     answer = brokers.ask(broker, DESCRIBE_CONFIGS, {"resources": resources}, "settings", lowest=1, highest=4)
     found: dict[str, tuple[ErrorCode, dict[str, str | None]]] = {}
     for row in () if answer is None else answer.results:
@@ -269,7 +246,7 @@ def _topics(brokers: BrokerLinks, metadata: Any) -> tuple[SeenTopic, ...]:
     for broker in list(brokers.links)[:1]:
         for start in range(0, len(names), TOPICS_PER_REQUEST):
             part = names[start : start + TOPICS_PER_REQUEST]
-            configs |= _configs(brokers, broker, TOPIC_RESOURCE, part, TOPIC_SETTINGS)
+            configs |= _configs(brokers, broker, ConfigResource.TOPIC, part, TOPIC_SETTINGS)
     eligible = _eligible(brokers, metadata)
     return tuple(
         SeenTopic(
@@ -353,22 +330,16 @@ def _offsets(
     return found
 
 
-def _log_dirs(brokers: BrokerLinks) -> Iterable[SeenLogDir]:
+def _log_dirs(brokers: BrokerLinks) -> Iterable[LogDirView]:
+    denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
     for broker in brokers.links:
         # No topics: the folders alone are wanted, not each replica in them.
-        answer = brokers.ask(broker, DESCRIBE_LOG_DIRS, {"topics": ()}, "log dirs", lowest=1, highest=4)
-        for row in () if answer is None else answer.results:
-            code = known_code(row.error_code)
-            if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                brokers.unseen[f"log dirs: {code.name}"] = None
-                continue
-            yield SeenLogDir(
-                broker,
-                str(row.log_dir),
-                "" if code is ErrorCode.NONE else code.name,
-                int(getattr(row, "total_bytes", -1)),
-                int(getattr(row, "usable_bytes", -1)),
-            )
+        question = partial(describe_at, broker=broker, topics={})
+        for folder, _ in brokers.attempt(broker, "log dirs", question) or ():
+            if folder.error == denied:
+                brokers.unseen[f"log dirs: {denied}"] = None
+            else:
+                yield folder
 
 
 def _controller_clock(brokers: BrokerLinks) -> tuple[int, int, int] | None:

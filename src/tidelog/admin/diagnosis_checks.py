@@ -7,7 +7,7 @@ next thing goes wrong; a hint is worth knowing. A check says nothing (an empty l
 import ipaddress
 from collections.abc import Callable, Iterator
 
-from tidelog.cli.diagnosis import (
+from tidelog.admin.diagnosis import (
     Examination,
     Finding,
     LogRange,
@@ -22,8 +22,9 @@ from tidelog.cli.diagnosis import (
     some,
     warning,
 )
-from tidelog.cli.diagnosis_storage import cuts, disks
-from tidelog.cli.eligible_leaders import awaited_by, without_directory_by
+from tidelog.admin.diagnosis_storage import cuts, disks
+from tidelog.admin.eligible_leaders import awaited_by, without_directory_by
+from tidelog.client.api_keys import FETCH, PRODUCE
 
 REPLICAS_WANTED = 3
 LEADER_IMBALANCE_PERCENT = 10
@@ -34,8 +35,6 @@ FUTURE_RECORDS_MS = 3_600_000
 CERTIFICATE_WARNING_DAYS = 30
 CERTIFICATE_PROBLEM_DAYS = 3
 DAY_SECONDS = 86_400
-FETCH = 1
-PRODUCE = 0
 #: before it there were no headers, no idempotence and no transactions
 FETCH_OF_KAFKA_0_11 = 4
 #: how many topics a command that doctor proposes names
@@ -521,13 +520,14 @@ def transactions(seen: Examination) -> list[Finding]:
         )
     for transaction in seen.transactions:
         age_ms = seen.now_ms - transaction.start_ms if transaction.start_ms is not None else 0
-        if age_ms > transaction.timeout_ms + TRANSACTION_MARGIN_MS:
+        timeout_ms = transaction.timeout_ms or 0
+        if age_ms > timeout_ms + TRANSACTION_MARGIN_MS:
             found.append(
                 warning(
                     "transactions",
                     f"transaction {transaction.transactional_id} is {transaction.state} for"
                     f" {age_ms // 1000} s,"
-                    f" longer than its timeout of {transaction.timeout_ms // 1000} s",
+                    f" longer than its timeout of {timeout_ms // 1000} s",
                     "its coordinator should have aborted it: see the log of that broker, and"
                     f" tidelog txn describe {transaction.transactional_id}",
                     transaction.transactional_id,

@@ -101,6 +101,8 @@ class GroupView:
     coordinator: int | None = None
     described: bool = False
     epoch: int | None = None
+    #: what its members speak among themselves: "consumer", "connect", …; known once it was listed
+    protocol_type: str = ""
 
     @property
     def label(self) -> str:

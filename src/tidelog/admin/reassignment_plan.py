@@ -72,10 +72,6 @@ class ReassignmentPlan:
     def as_json(self) -> dict[str, Any]:
         return plan_json(Assignment(move.topic, move.partition, move.after) for move in self.moves)
 
-    def undo_json(self) -> dict[str, Any]:
-        """The plan that leads back."""
-        return plan_json(Assignment(move.topic, move.partition, move.before) for move in self.moves)
-
     def copied_bytes(self, sizes: Mapping[tuple[str, int], int]) -> int:
         """How much is copied, from the size of each partition."""
         return sum(len(move.adding) * sizes.get((move.topic, move.partition), 0) for move in self.moves)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidelog.cli.diagnosis import (
+from tidelog.admin.diagnosis import (
     Examination,
     Finding,
     SeenRefusedCut,
@@ -12,7 +12,7 @@ from tidelog.cli.diagnosis import (
     some,
     warning,
 )
-from tidelog.cli.output import bytes_text
+from tidelog.admin.sizes import bytes_text
 
 DISK_WARNING_PERCENT = 15
 DISK_PROBLEM_PERCENT = 5

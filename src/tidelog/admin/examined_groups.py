@@ -2,20 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
-from tidelog.cli.broker_links import BrokerLinks
-from tidelog.cli.diagnosis import Examination, Partition, SeenGroup
-from tidelog.cli.diagnosis_checks import REBALANCING
-from tidelog.client.faults import known_code
-from tidelog.model.errors import ErrorCode
+from tidelog.admin.broker_links import BrokerLinks
+from tidelog.admin.diagnosis import Examination, Partition, SeenGroup
+from tidelog.admin.diagnosis_checks import REBALANCING
+from tidelog.admin.groups import describe, fetch_offsets, list_rows, offsets_of
 
-OFFSET_FETCH = 9
-DESCRIBE_GROUPS = 15
-LIST_GROUPS = 16
-CONSUMER_GROUP_DESCRIBE = 69
-#: ListGroups tells states from this version on, OffsetFetch takes many groups from that one on
-MANY_GROUPS_VERSION = 8
 GROUPS_PER_REQUEST = 100
 
 
@@ -30,8 +23,7 @@ class GroupQuestions:
         """Every group with its members and what it has committed."""
         found: dict[str, SeenGroup] = {}
         for broker in self._brokers.links:
-            answer = self._brokers.ask(broker, LIST_GROUPS, {}, "groups", highest=5)
-            for row in () if answer is None else answer.groups:
+            for row in self._brokers.attempt(broker, "groups", list_rows) or ():
                 group_id = str(row.group_id)
                 kind = str(getattr(row, "group_type", "") or "classic").lower()
                 state = str(getattr(row, "group_state", "") or "Unknown")
@@ -76,42 +68,22 @@ class GroupQuestions:
     def _described(self, groups: Iterable[SeenGroup]) -> dict[str, tuple[str, int]]:
         """State and number of members of each group that is described."""
         found: dict[str, tuple[str, int]] = {}
-        for broker, ids in self._by_coordinator(group.id for group in groups if group.kind == "classic"):
-            fields = {"groups": tuple(ids), "include_authorized_operations": False}
-            answer = self._brokers.ask(broker, DESCRIBE_GROUPS, fields, "groups", highest=5)
-            self._note(answer, found)
-        for broker, ids in self._by_coordinator(group.id for group in groups if group.kind == "consumer"):
-            fields = {"group_ids": tuple(ids), "include_authorized_operations": False}
-            answer = self._brokers.ask(broker, CONSUMER_GROUP_DESCRIBE, fields, "groups", highest=1)
-            self._note(answer, found)
+        known = list(groups)
+        for kind in ("classic", "consumer"):
+            for broker, ids in self._by_coordinator(group.id for group in known if group.kind == kind):
+                question = partial(describe, kind=kind, ids=ids)
+                for row in self._brokers.attempt(broker, "groups", question) or ():
+                    if self._brokers.allowed(row.error_code, f"group {row.group_id}"):
+                        found[str(row.group_id)] = str(row.group_state), len(row.members)
         return found
-
-    def _note(self, answer: Any, found: dict[str, tuple[str, int]]) -> None:
-        for row in () if answer is None else answer.groups:
-            if self._brokers.allowed(row.error_code, f"group {row.group_id}"):
-                found[str(row.group_id)] = str(row.group_state), len(row.members)
 
     def _committed(self, ids: Iterable[str]) -> dict[str, dict[Partition, int]]:
         found: dict[str, dict[Partition, int]] = {}
         for broker, some_ids in self._by_coordinator(ids):
-            if self._brokers.offers(broker, OFFSET_FETCH, MANY_GROUPS_VERSION):
-                rows = [{"group_id": group_id, "topics": None} for group_id in some_ids]
-                fields: dict[str, Any] = {"groups": rows, "require_stable": False}
-                # Version 10 names topics by id; names are what is compared here.
-                answer = self._brokers.ask(
-                    broker, OFFSET_FETCH, fields, "committed offsets", lowest=8, highest=9
-                )
-                for group in () if answer is None else answer.groups:
-                    if self._brokers.allowed(group.error_code, f"committed offsets of {group.group_id}"):
-                        found[str(group.group_id)] = _offsets(group.topics)
-                continue
-            for group_id in some_ids:
-                fields = {"group_id": group_id, "topics": None, "require_stable": False}
-                answer = self._brokers.ask(
-                    broker, OFFSET_FETCH, fields, f"committed offsets of {group_id}", lowest=2, highest=7
-                )
-                if answer is not None:
-                    found[group_id] = _offsets(answer.topics)
+            question = partial(fetch_offsets, ids=some_ids)
+            for row in self._brokers.attempt(broker, "committed offsets", question) or ():
+                if self._brokers.allowed(row.error_code, f"committed offsets of {row.group_id}"):
+                    found[str(row.group_id)] = offsets_of(row)
         return found
 
     def _by_coordinator(self, ids: Iterable[str]) -> list[tuple[int, list[str]]]:
@@ -131,12 +103,3 @@ def _waits(group: SeenGroup, seen: Examination) -> bool:
         partition in seen.logs and seen.logs[partition].end > committed
         for partition, committed in group.committed.items()
     )
-
-
-def _offsets(topics: Iterable[Any]) -> dict[Partition, int]:
-    return {
-        (str(topic.name), int(row.partition_index)): int(row.committed_offset)
-        for topic in topics
-        for row in topic.partitions
-        if known_code(row.error_code) is ErrorCode.NONE and row.committed_offset >= 0
-    }
