@@ -1,96 +1,123 @@
-"""One node without sockets: settings, metadata, partitions, and the parts that serve them.
+"""The composition root: one broker without sockets, put together from its parts.
 
-The broker follows the cluster image: a topic that appears gets its logs opened, one that goes gets them
-deleted, a setting that changes is obeyed from then on. Everything runs on one event loop; `background` runs
-what would block it.
+This is the only module that knows all parts; each part names in its constructor what it needs, and none of
+them knows the whole. The broker follows the cluster image: a topic that appears gets its logs opened, one
+that goes gets them deleted, a setting that changes is obeyed from then on. Everything runs on one event loop;
+`background` runs what would block it.
 """
 
-import functools
+import dataclasses
+import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.broker.background import Background
-from tidelog.broker.background_jobs import BackgroundJobs
-from tidelog.broker.directory_failures import DirectoryFailures
-from tidelog.broker.dispatch import Request
-from tidelog.broker.features import (
+from tidelog.broker.coordinators.coordinated_partitions import CoordinatedPartitions
+from tidelog.broker.coordinators.internal_topic import InternalTopic
+from tidelog.broker.coordinators.replicated_appends import ReplicatedAppends
+from tidelog.broker.maintenance.checkpoints import Checkpoints
+from tidelog.broker.maintenance.cleaner_checkpoints import CleanerCheckpoints
+from tidelog.broker.maintenance.compaction import Compaction
+from tidelog.broker.maintenance.dirty_logs import DirtyLogs
+from tidelog.broker.maintenance.flusher import Flusher
+from tidelog.broker.maintenance.log_maintenance import LogMaintenance
+from tidelog.broker.maintenance.removals import Removals
+from tidelog.broker.metadata.image_events import tell as tell_of_image
+from tidelog.broker.metadata.metadata import LifecycleCallbacks, Metadata
+from tidelog.broker.metadata.producer_ids import ProducerIds
+from tidelog.broker.metadata.store_session import OpenStore
+from tidelog.broker.replicas.fetch_sessions import FetchSessions
+from tidelog.broker.replicas.replicas import Replicas
+from tidelog.broker.replication.broker_lifecycle import BrokerLifecycle
+from tidelog.broker.replication.directories_at_start import (
+    open_directories,
+    refuse_lost_metadata,
+    set_strays_aside,
+)
+from tidelog.broker.replication.directory_failure_reports import DirectoryFailureReports
+from tidelog.broker.replication.directory_failures import DirectoryFailures
+from tidelog.broker.replication.disk_faults import DiskFaults
+from tidelog.broker.replication.followed_logs import FollowedLogs
+from tidelog.broker.replication.follower_feeds import FollowerFeeds
+from tidelog.broker.replication.isr_changes import IsrChanges
+from tidelog.broker.replication.log_copies import LogCopies
+from tidelog.broker.replication.log_moves import LogMoves
+from tidelog.broker.replication.log_opening import LogOpening
+from tidelog.broker.replication.other_brokers import OtherBrokers
+from tidelog.broker.replication.placements import Placements
+from tidelog.broker.replication.replica_fetcher import ReplicaFetcher, ReplicaFetchers
+from tidelog.broker.replication.replica_homes import ReplicaHomes
+from tidelog.broker.replication.replica_log_reports import ReplicaLogReports
+from tidelog.broker.replication.replication import Replication
+from tidelog.broker.replication.roles import Roles
+from tidelog.broker.replication.throttling import ReplicationThrottle
+from tidelog.broker.requests.dispatch import Calls, Dispatcher
+from tidelog.broker.requests.live_quotas import LiveQuotas
+from tidelog.broker.requests.long_checks import LongChecks
+from tidelog.broker.requests.newcomers import Newcomers
+from tidelog.broker.requests.produce_fast_path import ProduceFastPath
+from tidelog.broker.requests.produce_templates import KnownTemplates
+from tidelog.broker.requests.users import BrokerUsers
+from tidelog.broker.runtime.background import Background
+from tidelog.broker.runtime.background_jobs import BackgroundJobs
+from tidelog.broker.runtime.deferred import Deferred
+from tidelog.broker.runtime.features import (
     ELR_VERSION,
     ELR_VERSION_FEATURE,
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_FEATURE,
 )
-from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.flusher import Flusher
-from tidelog.broker.housekeeping import Housekeeping
-from tidelog.broker.image_events import tell as tell_of_image
-from tidelog.broker.liveness import Liveness
-from tidelog.broker.log_moves import LogMoves
-from tidelog.broker.long_checks import LongChecks
-from tidelog.broker.metadata import Metadata, Registration
-from tidelog.broker.metrics import Metrics
-from tidelog.broker.newcomers import Newcomers
-from tidelog.broker.parking import Parking
-from tidelog.broker.partition import Partition
-from tidelog.broker.peers import NoPeers, Peers
-from tidelog.broker.placements import Placements, replica_counts
-from tidelog.broker.produce_shapes import KnownShapes
-from tidelog.broker.producer_ids import ProducerIds
-from tidelog.broker.replication import Replication
-from tidelog.broker.store_session import OpenStore
-from tidelog.broker.timers import Timers
-from tidelog.broker.turns import TurnBackground, TurnPeers
-from tidelog.broker.users import BrokerUsers
-from tidelog.controller.commands import ShutDownBroker
+from tidelog.broker.runtime.live_settings import LiveSettings
+from tidelog.broker.runtime.liveness import Liveness
+from tidelog.broker.runtime.metrics import Metrics
+from tidelog.broker.runtime.peers import NoPeers, Peers
+from tidelog.broker.runtime.purgatory import Purgatory
+from tidelog.broker.runtime.timers import Timers
+from tidelog.broker.runtime.turn import Turn, TurnBackground, TurnPeers
+from tidelog.broker.telemetry.leader_watermarks import LeaderWatermarks
 from tidelog.coordination import opening
 from tidelog.coordination.store import CoordinationStore
-from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import RESERVED_DIRECTORIES, TopicPartition
+from tidelog.model.errors import Refused
+from tidelog.model.identifiers import (
+    GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from tidelog.model.image import ClusterImage
-from tidelog.model.metadata import Endpoint, MetadataRecord
+from tidelog.model.metadata import ALL_BROKERS, Endpoint, MetadataRecord
 from tidelog.model.ports import Clock
 from tidelog.model.replication_settings import RACK_AWARE_SELECTOR
 from tidelog.model.settings import BrokerSettings
 from tidelog.protocol import messages
 from tidelog.protocol.api_versions import Feature
+from tidelog.protocol.apis import Api
 from tidelog.storage.disk import Disk
-from tidelog.storage.log_directories import LogDirectories
-from tidelog.storage.log_directory import LogDirectoryUnusable, refuse_used, stored_cluster_id
-from tidelog.storage.partition_metadata import read_topic_id
+from tidelog.storage.log_directory import refuse_used
 
 if TYPE_CHECKING:
-    from tidelog.broker.authorization import Authorization
-    from tidelog.broker.group_coordinator import GroupCoordinator
-    from tidelog.broker.quotas import Quotas
-    from tidelog.broker.topic_expressions import TopicExpressions
-    from tidelog.broker.transaction_coordinator import TransactionCoordinator
+    from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
+    from tidelog.broker.coordinators.marker import Marker
+    from tidelog.broker.coordinators.topic_expressions import TopicExpressions
+    from tidelog.broker.coordinators.transactions import Transactions
+    from tidelog.broker.requests.authentication import Authenticator
+    from tidelog.broker.requests.authorization import Authorization
+    from tidelog.broker.telemetry.scrape import Scrape
 
-__all__ = ["Broker", "Request"]
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: the broker-level settings every broker shares are kept under this name
-CLUSTER_DEFAULTS = ""
-#: how long a clean stop waits for other brokers to take over
-HAND_OVER_MS_MAX = 5_000
 #: logs closed at the same time at a clean stop; the disk syncs several as fast as one
 CLOSING_THREADS = 8
 
 
 class Broker:
-    """A broker: everything but the sockets."""
+    """A broker: everything but the sockets.
 
-    # Made when it is opened.
-    log_directories: LogDirectories
-    metadata: Metadata
-    housekeeping: Housekeeping
-    producer_ids: ProducerIds
-    #: called when the session was given up for want of progress
-    on_lapsed: Callable[[], None] = staticmethod(lambda: None)
-    _was_registered = False
+    To make one is to open it: it loads the metadata, locks the log directories and opens every log, which
+    blocks until they are recovered. `register` makes it known to the cluster.
+    """
 
     def __init__(
         self,
@@ -107,95 +134,351 @@ class Broker:
         authentication_background: Background | None = None,
         store_background: Background | None = None,
         check_background: Background | None = None,
+        on_fatal: Callable[[str], None] = log.critical,
+        on_lapsed: Callable[[], None] = lambda: None,
+        raise_unexpected: bool = False,
     ) -> None:
-        self.static_settings = self.settings = settings
+        """`on_fatal` hears why the broker cannot go on, `on_lapsed` that its session was given up for want of
+        progress; simulations `raise_unexpected`.
+        """
+        self.settings = LiveSettings(settings)
+        self.node_id = settings.node_id
         self.clock = clock
         self.random = random
-        self.background: Background = TurnBackground(background, self._end_turn)
-        #: checks passwords and tokens; has threads of its own, so that trying many keeps nobody else waiting
-        self.authentication_background: Background = authentication_background or self.background
-        #: for calls of the coordination store: no disk keeps them waiting
-        self._store_background: Background = TurnBackground(store_background or background, self._end_turn)
-        self.long_checks = LongChecks(self, check_background or background)
-        self.users = BrokerUsers(self)
-        #: who may do what; None where everybody may do everything
-        self.authorization: Authorization | None = None
-        #: how much of everything clients may; None where nobody has a limit
-        self.quotas: Quotas | None = None
-        self.node_id = settings.node_id
+        self.disk = disk
         self.endpoints = endpoints
         self.features: dict[str, Feature] = {
             TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE,
             ELR_VERSION: ELR_VERSION_FEATURE,
         }
-        self.metrics = Metrics(clock, settings.node_id)
+        self._on_lapsed = on_lapsed
+
+        # What all parts stand on.
+        self.metrics = Metrics(clock, self.node_id)
         self.timers = Timers(clock)
-        self.jobs = BackgroundJobs(self.timers, self.metrics.events)
-        self.liveness = Liveness(clock, self.timers, opening.session_timeout_ms(settings))
+        self.purgatory = Purgatory(self.timers, settings.get_int("tidelog.parked.requests.max"))
+        self.turn = Turn(clock, self.purgatory)
+        self.jobs = BackgroundJobs(
+            self.timers,
+            self.metrics.events,
+            lambda fault, about: self.disk_faults.noticed(fault, about),
+            raise_unexpected=raise_unexpected,
+        )
+        self.background: Background = TurnBackground(background, self.turn)
+        #: checks passwords and tokens; has threads of its own, so that trying many keeps nobody else waiting
+        self.authentication_background: Background = authentication_background or self.background
         self.peers: Peers = (
             NoPeers(lambda call: self.timers.set(object(), clock.now_ms(), call))
             if peers is None
-            else TurnPeers(peers, self._end_turn)
+            else TurnPeers(peers, self.turn)
         )
-        self.parking = Parking(self.timers, settings.get_int("tidelog.parked.requests.max"))
+        self.liveness = Liveness(
+            clock,
+            self.timers,
+            opening.session_timeout_ms(settings),
+            on_lapse=self._lapse,
+            end_session=lambda: self.metadata.end_session(),
+        )
+
+        self.metadata = self._make_metadata(store, open_store, store_background or background)
+        try:
+            self._put_together(self.metadata.load(), check_background or background, on_fatal)
+        except BaseException:
+            self.metadata.stop()
+            raise
+
+    def _make_metadata(
+        self, store: CoordinationStore | None, open_store: OpenStore | None, store_background: Background
+    ) -> Metadata:
+        # Before anything is written: the store may lie in a directory that is another broker's.
+        settings = self.settings.static
+        refuse_used(self.disk, settings.log_dirs)
+        if store is None and open_store is None:
+            refuse_lost_metadata(self.disk, settings)
+        return Metadata(
+            open_store or (self._open_configured_store if store is None else lambda: store),
+            settings,
+            # No disk keeps calls of the coordination store waiting.
+            TurnBackground(store_background, self.turn),
+            self.random,
+            self.timers,
+            self.peers,
+            self.node_id,
+            self.metrics.events,
+            LifecycleCallbacks(
+                may_enter=lambda: self.liveness.disk_answers,
+                on_session=self.liveness.granted,
+                on_registered=self._registered,
+                on_fenced=self._fenced,
+            ),
+        )
+
+    def _put_together(
+        self, image: ClusterImage, check_background: Background, on_fatal: Callable[[str], None]
+    ) -> None:
+        self.log_directories = open_directories(self.disk, self.settings.static, image, self.node_id)
+        self.replicas = Replicas(self.node_id, self.metadata)
+        self.replicated_appends = ReplicatedAppends(self.turn, self.purgatory, self.clock)
+        self.group_topic = self._internal_topic(GROUP_METADATA_TOPIC, "offsets.topic.num.partitions")
+        self.transaction_topic = self._internal_topic(
+            TRANSACTION_STATE_TOPIC, "transaction.state.log.num.partitions"
+        )
+        # Made when they are first asked for: importing them takes a tenth of a start.
+        self.groups: Deferred[GroupCoordinator] = Deferred(self._make_groups)
+        self.transactions: Deferred[Transactions] = Deferred(self._make_transactions)
+        self.topic_expressions: Deferred[TopicExpressions] = Deferred(self._make_topic_expressions)
+        self.users = BrokerUsers(self.metadata, self.settings, self.clock, self.jobs)
+        self.producer_ids = ProducerIds(self.metadata, self.node_id)
+        #: who may do what; None where everybody may do everything
+        self.authorization: Authorization | None = self._make_authorization(image)
+        #: how much of everything clients may
+        self.quotas = LiveQuotas(self.metadata, self.settings, self.clock, self.authorization, self.metrics)
+        self.leader_watermarks = LeaderWatermarks(self.metadata, self.peers, self.timers)
+        self.scrape: Deferred[Scrape] = Deferred(self._make_scrape)
+        self.authenticator: Deferred[Authenticator] = Deferred(self._make_authenticator)
+        self.long_checks = LongChecks(self.metadata, self.replicas, check_background)
         self.fetch_sessions = FetchSessions(
-            settings.get_int("max.incremental.fetch.session.cache.slots"), random
+            self.settings.get_int("max.incremental.fetch.session.cache.slots"), self.random
         )
-        self.fetch_bytes_max = settings.get_int("fetch.max.bytes")
         #: whether consumers are sent to a replica in their rack
-        self.rack_aware_reads = settings.get("replica.selector.class") == RACK_AWARE_SELECTOR
-        self.disk = disk
-        self._open_store = open_store or (self._open_configured_store if store is None else lambda: store)
-        #: the replicas here that lead their partition, and those that follow (see replication)
-        self.partitions: dict[tuple[str, int], Partition] = {}
-        self.followed: dict[tuple[str, int], Partition] = {}
-        self.progressed: list[Partition] = []
-        #: topics with a log that the disk would not let us open
-        self.unopened_topics: set[str] = set()
-        self.produce_shapes = KnownShapes()
-        #: the version of the image, and when the requests of this turn arrived: at hand for every request
-        self.image_version = -1
-        self.turn_ms = clock.now_ms()
-        self.flusher = Flusher(self.background, self._flushed, self._flush_failed, self.metrics)
-        self.replication = Replication(self)
-        self.log_moves = LogMoves(self)
-        self.placements = Placements(self)
-        self.directory_failures = DirectoryFailures(self)
-        self._ends_in_doubt = False
+        self.rack_aware_reads = self.settings.get("replica.selector.class") == RACK_AWARE_SELECTOR
+        self.produce_templates = KnownTemplates()
+        self.newcomers = Newcomers(self.clock)
+        self._make_maintenance()
+        self._adopt_settings(image)
+        self._make_log_moves()
+        self._make_roles()
+        self._make_replication(on_fatal)
+        set_strays_aside(self.log_directories, self.disk, image, self.node_id, self.random)
+        self.replication.open_all()
+        self.log_directories.take_back_recovery_points()
+        self.metadata.listen(self._image_changed)
+        self.produce_templates.follow(image.version)
+        self.log_maintenance.start()
+        self.compaction.start()
+        self.removals.start()
+        self.users.start()
 
-    @functools.cached_property
-    def newcomers(self) -> Newcomers:
-        """Connections on which nothing was asked yet."""
-        return Newcomers(self.clock)
+    def _make_maintenance(self) -> None:
+        directories, disk, replicas, settings = self.log_directories, self.disk, self.replicas, self.settings
+        background, clock, timers, jobs = self.background, self.clock, self.timers, self.jobs
+        metrics = self.metrics
+        self.disk_faults = DiskFaults(directories, disk, timers)
+        self.flusher = Flusher(background, self.purgatory, metrics)
+        self.flusher.listen(self.disk_faults.flush_failed)
+        self.checkpoints = Checkpoints(directories, replicas, settings, background, jobs)
+        self.removals = Removals(directories, disk, background, timers, jobs, self.random)
+        self.cleaner_checkpoints = CleanerCheckpoints(directories, disk, background, timers, jobs)
+        self.dirty_logs = DirtyLogs(replicas, self.cleaner_checkpoints, settings, clock, jobs, metrics)
+        open_files, removals = directories.open_files, self.removals
+        self.compaction = Compaction(
+            self.dirty_logs, disk, open_files, removals, settings, background, timers, jobs, metrics
+        )
+        flusher, checkpoints, compaction = self.flusher, self.checkpoints, self.compaction
+        self.log_maintenance = LogMaintenance(
+            replicas, flusher, checkpoints, removals, compaction, settings, clock, jobs, metrics
+        )
 
-    # The coordinators are made when they are first asked for: importing them takes a tenth of a start.
+    def _make_log_moves(self) -> None:
+        metadata, replicas, directories = self.metadata, self.replicas, self.log_directories
+        disk_faults, timers = self.disk_faults, self.timers
+        flusher, compaction, checkpoints = self.flusher, self.compaction, self.checkpoints
+        self.placements = Placements(metadata, replicas, directories, timers)
+        copies = LogCopies(
+            directories, self.disk, flusher, compaction, checkpoints, self.removals, self.clock, self.random
+        )
+        placements, settings, background = self.placements, self.settings, self.background
+        self.log_moves = LogMoves(
+            metadata, replicas, directories, copies, placements, disk_faults, settings, background, timers
+        )
 
-    @functools.cached_property
-    def groups(self) -> "GroupCoordinator":
-        """The coordinator of consumer groups."""
-        from tidelog.broker.group_coordinator import GroupCoordinator
+    def _make_roles(self) -> None:
+        metadata, replicas, settings = self.metadata, self.replicas, self.settings
+        clock, timers, turn, purgatory = self.clock, self.timers, self.turn, self.purgatory
+        traffic, events = self.metrics.traffic, self.metrics.events
+        self.isr_changes = IsrChanges(
+            metadata,
+            replicas,
+            settings,
+            clock,
+            timers,
+            turn,
+            self.jobs,
+            learn=lambda partition, state: self.roles.lead(partition, state),
+        )
+        isr_changes = self.isr_changes
+        sent = self._throttle(lambda: settings.get_int("leader.replication.throttled.rate"))
+        fetched = self._throttle(lambda: settings.get_int("follower.replication.throttled.rate"))
+        self.follower_feeds = FollowerFeeds(
+            metadata,
+            replicas,
+            self.fetch_sessions,
+            isr_changes,
+            sent,
+            settings,
+            clock,
+            turn,
+            purgatory,
+            traffic,
+        )
+        turn.listen(self.follower_feeds.answer_due)
+        self.other_brokers = OtherBrokers(metadata, replicas, self.follower_feeds, isr_changes, self.peers)
+        maintenance, checkpoints, disk_faults = self.log_maintenance, self.checkpoints, self.disk_faults
+        self.followed_logs = FollowedLogs(
+            maintenance, checkpoints, self.flusher, disk_faults, fetched, clock, turn, purgatory, events
+        )
+        logs, peers = self.followed_logs, self.peers
+        self.fetchers = ReplicaFetchers(
+            logs, lambda leader_id: ReplicaFetcher(leader_id, logs, metadata, settings, peers, timers)
+        )
+        self.replica_log_reports = ReplicaLogReports(metadata, replicas, timers)
+        fetchers, reports = self.fetchers, self.replica_log_reports
+        coordinators = CoordinatedPartitions(self.groups, self.transactions)
+        self.roles = Roles(
+            metadata, replicas, isr_changes, fetchers, reports, coordinators, turn, purgatory, traffic
+        )
 
-        return GroupCoordinator(self)
+    def _throttle(self, rate: Callable[[], int]) -> ReplicationThrottle:
+        return ReplicationThrottle(self.node_id, rate, self.clock)
 
-    @functools.cached_property
-    def transactions(self) -> "TransactionCoordinator":
-        """The coordinator of transactions."""
-        from tidelog.broker.transaction_coordinator import TransactionCoordinator
+    def _make_replication(self, on_fatal: Callable[[str], None]) -> None:
+        metadata, replicas, directories = self.metadata, self.replicas, self.log_directories
+        placements, moves, settings, timers = self.placements, self.log_moves, self.settings, self.timers
+        homes = ReplicaHomes(metadata, replicas, directories, placements, self.checkpoints)
+        log_opening = LogOpening(
+            directories, self.removals, self.disk_faults, settings, self.clock, self.liveness
+        )
+        roles, maintenance = self.roles, self.log_maintenance
+        self.replication = replication = Replication(
+            metadata, replicas, homes, log_opening, roles, placements, moves, maintenance, timers
+        )
+        self.flusher.listen(replication.flush_failed)
+        settings.listen(replication.adopt_settings)
+        self.directory_failures = DirectoryFailures(
+            directories,
+            replicas,
+            moves,
+            replication,
+            DirectoryFailureReports(metadata, replicas, settings, timers, on_fatal),
+            self.background,
+            self.metrics.events,
+            before_offline=self.produce_templates.forget,
+            on_fatal=on_fatal,
+        )
+        self.disk_faults.listen(self.directory_failures.failed)
+        self.lifecycle = BrokerLifecycle(
+            metadata, directories, placements, moves, replication, settings, self.endpoints
+        )
 
-        return TransactionCoordinator(self)
+    def _internal_topic(self, name: str, count_setting: str) -> InternalTopic:
+        return InternalTopic(name, count_setting, self.metadata, self.replicas, self.settings)
 
-    @functools.cached_property
-    def topic_expressions(self) -> "TopicExpressions":
-        """What clients' regular expressions stand for."""
-        from tidelog.broker.topic_expressions import TopicExpressions
+    def _make_authorization(self, image: ClusterImage) -> "Authorization | None":
+        if not self.settings.get("authorizer.class.name"):
+            return None
+        from tidelog.broker.requests.authorization import Authorization
+
+        return Authorization(image, self.settings.static, self.clock)
+
+    def _make_authenticator(self) -> "Authenticator":
+        from tidelog.broker.requests.authentication import Authenticator
+
+        return self.filled(Authenticator)
+
+    def _make_groups(self) -> "GroupCoordinator":
+        from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
+
+        return GroupCoordinator(
+            self.group_topic,
+            self.replicated_appends,
+            self.settings,
+            self.clock,
+            self.timers,
+            self.jobs,
+            self.metrics.events,
+            metadata=self.metadata,
+            topic_expressions=self.topic_expressions.get(),
+            random=self.random,
+        )
+
+    def _make_transactions(self) -> "Transactions":
+        from tidelog.broker.coordinators.offset_commit_watch import OffsetCommitWatch
+        from tidelog.broker.coordinators.transaction_coordinator import TransactionCoordinator
+        from tidelog.broker.coordinators.transaction_markers import MarkerSender, MarkerWriter
+        from tidelog.broker.coordinators.transaction_verification import TransactionVerification
+        from tidelog.broker.coordinators.transactional_writes import BrokerSurroundings, TransactionalWrites
+        from tidelog.broker.coordinators.transactions import Transactions
+
+        metadata, replicas, peers, settings = self.metadata, self.replicas, self.peers, self.settings
+        appends, clock, timers = self.replicated_appends, self.clock, self.timers
+        writer = MarkerWriter(replicas, metadata, self.groups, self.flusher, appends, settings, clock)
+        coordinator = TransactionCoordinator(
+            self.transaction_topic,
+            appends,
+            settings,
+            clock,
+            timers,
+            self.jobs,
+            self.metrics,
+            producer_ids=self.producer_ids,
+            markers=MarkerSender(writer, metadata, peers, settings, self.node_id),
+        )
+        watch = OffsetCommitWatch(coordinator, metadata, settings, timers, self.newcomers.let_go)
+        verification = TransactionVerification(
+            coordinator, watch, metadata, replicas, peers, settings, self.node_id
+        )
+        writes = TransactionalWrites(BrokerSurroundings(verification, replicas, timers, settings))
+        coordinator.on_taken_over.append(watch.taken_over)
+
+        def ended(place: TopicPartition, marker: "Marker") -> None:
+            verification.guards.transaction_ended(
+                place, marker.producer_id, marker.producer_epoch, marker.transaction_version
+            )
+            writes.transaction_ended(place, marker.producer_id)
+
+        writer.on_written.append(ended)
+        return Transactions(coordinator, verification, writes, writer, watch)
+
+    def _make_topic_expressions(self) -> "TopicExpressions":
+        from tidelog.broker.coordinators.topic_expressions import TopicExpressions
 
         return TopicExpressions(self.background)
+
+    def make_dispatcher(self, calls: Calls | None = None) -> Dispatcher:
+        """The way in for requests; `calls` says how those are made that may take long."""
+        return Dispatcher(
+            self.make_handler,
+            self.filled(ProduceFastPath),
+            metadata=self.metadata,
+            settings=self.settings,
+            authorization=self.authorization,
+            quotas=self.quotas,
+            requests=self.metrics.requests,
+            newcomers=self.newcomers,
+            features=self.features,
+            calls=calls or Calls(),
+        )
+
+    def make_handler(self, api: Api) -> Any:
+        """The handler of an API: the module of its name is imported with the first request."""
+        module = importlib.import_module(f"tidelog.broker.requests.handlers.{api.module}")
+        return self.filled(module.Handler)
+
+    def filled(self, kind: type[T]) -> T:
+        """A dataclass of parts: each field is the part of its name."""
+        fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+        return kind(**{field.name: getattr(self, field.name) for field in fields if field.init})
+
+    def _make_scrape(self) -> "Scrape":
+        from tidelog.broker.telemetry.scrape import SECTIONS, Scrape
+
+        return Scrape([self.filled(kind) for kind in SECTIONS])
 
     @staticmethod
     def warm() -> None:
         """Import what the first clients will need; for another thread, once the broker serves."""
-        import tidelog.broker.group_coordinator
-        import tidelog.broker.transaction_coordinator  # noqa: F401
+        import tidelog.broker.coordinators.group_coordinator
+        import tidelog.broker.coordinators.transactions  # noqa: F401
 
         messages.warm()
 
@@ -207,173 +490,41 @@ class Broker:
     def inter_broker_endpoint(self, broker_id: int) -> Endpoint | None:
         """Where another broker listens for its peers, as far as the newest metadata knows."""
         known = self.image.brokers.get(broker_id)
-        return None if known is None else known.endpoints.get(self.settings.inter_broker_listener_name)
+        return None if known is None else known.endpoints.get(self.settings.static.inter_broker_listener_name)
 
     # -- life
 
-    def open(self) -> None:
-        """Load the metadata, lock the log directories and open every log; blocks until recovered."""
-        # Before anything is written: the store may lie in a directory that is another broker's.
-        refuse_used(self.disk, self.settings.log_dirs)
-        if self._open_store == self._open_configured_store:
-            self._refuse_lost_metadata()
-        self.metadata = Metadata(
-            self._open_store,
-            self.static_settings,
-            self._store_background,
-            self.random,
-            self.timers,
-            self.peers,
-            self.node_id,
-        )
-        self.metadata.events = self.metrics.events
-        self.metadata.on_fenced = self._fenced
-        self.metadata.on_registered = self._registered
-        self.metadata.may_enter = lambda: self.liveness.disk_answers
-        self.liveness.on_lapse = self._lapse
-        self.liveness.end_session = self.metadata.end_session
-        self.metadata.on_session = self.liveness.granted
-        image = self.metadata.load()
-        self._open_directories(image)
-        self.producer_ids = ProducerIds(self.metadata, self.node_id)
-        self._adopt_settings(image)
-        if self.settings.get("authorizer.class.name"):
-            from tidelog.broker.authorization import Authorization
-
-            self.authorization = Authorization(self, image)
-        self._adopt_quotas(image)
-        self._set_strays_aside(image)
-        self.housekeeping = Housekeeping(self)
-        self.replication.open_all(image)
-        self.log_directories.take_back_recovery_points()
-        self.metadata.listen(self._image_changed)
-        self.image_version = image.version
-        self.housekeeping.start()
-        self.users.start()
-
-    def _refuse_lost_metadata(self) -> None:
-        """Begin no new cluster beside data of one: its metadata is in a directory that is away, or lost."""
-        directories = self.settings.log_dirs
-        if self.settings.get("zookeeper.connect"):
-            return
-        path = opening.embedded_path(self.static_settings)
-        cluster_id = None if path.exists() else stored_cluster_id(self.disk, directories)
-        if cluster_id is not None:
-            raise LogDirectoryUnusable(
-                f"{path}, the metadata of cluster {cluster_id}, is not there, but data of that cluster is in "
-                f"{', '.join(directories)}: mount the directory that is missing, or restore the file"
-            )
-
     def _open_configured_store(self) -> CoordinationStore:
-        return opening.open_store(self.static_settings)
-
-    def _open_directories(self, image: ClusterImage) -> None:
-        self.log_directories = LogDirectories.open(
-            self.disk,
-            self.settings.log_dirs,
-            cluster_id=image.cluster_id,
-            node_id=self.node_id,
-            replica_counts=replica_counts(image, self.node_id),
-            lost=self.settings.get_list("tidelog.lost.directories"),
-        )
-        # One that is there now is none of them, should it fail later.
-        self.placements.given_up = tuple(
-            each
-            for each in self.settings.get_list("tidelog.lost.directories")
-            if self.log_directories.directory_by_id(each) is None
-        )
-        for offline in self.log_directories.offline:
-            log.error("log.dirs: %s is offline: %s", offline.path, offline.reason)
-
-    def _set_strays_aside(self, image: ClusterImage) -> None:
-        """Take logs out of the way that belong to no topic, or to a deleted one of the same name.
-
-        A topic is deleted in the metadata first; a crash right after that leaves its folders behind. Where a
-        power cut took the note of the topic's id, a replica that is not in sync begins anew: its log might be
-        that of a deleted topic of the name, and whatever counts is with the others. One in sync keeps it: a
-        new topic has no members in sync that were away when it was made.
-        """
-
-        def believed(place: TopicPartition) -> str | None:
-            state = image.partition(*place)
-            if state is None or self.node_id not in state.replicas:
-                return None
-            directory_id = state.directory_of(self.node_id)
-            known = directory_id not in RESERVED_DIRECTORIES or state.counts_on(self.node_id)
-            return directory_id if known else None
-
-        for stored in self.log_directories.stored_partitions(believed):
-            name, index = stored.topic_partition
-            topic = image.topics.get(name)
-            noted_id = read_topic_id(self.disk, stored.path)
-            state = image.partition(name, index)
-            if topic is not None and state is not None and self.node_id in state.replicas:
-                nameless = noted_id is None and not stored.directory.clean_shutdown
-                counts = self.node_id in (*state.isr, *state.elr, *state.last_known_elr)
-                if noted_id in (None, topic.topic_id) and not (nameless and not counts):
-                    continue
-            aside = self.log_directories.set_aside(stored, UUID(int=self.random.getrandbits(128), version=4))
-            log.warning("%s is no replica of this broker and was set aside as %s", stored.path, aside)
+        return opening.open_store(self.settings.static)
 
     def register(self, then: Callable[[Refused | None], None]) -> None:
         """Tell the cluster that this broker is here and where to reach it; `then` when the cluster knows."""
-        self._ends_in_doubt = not self.log_directories.kept_their_ends
-        if self._ends_in_doubt:
-            log.warning("the machine was restarted without a clean stop: the logs may have lost their ends")
-        self.metadata.start(self._registration, then)
+        self.lifecycle.register(then)
 
     def _registered(self) -> None:
-        """The cluster knows this life of the broker: it has the roles that the image gives it."""
-        first, self._was_registered = not self._was_registered, True
-        if first:
-            # The cluster knows; later incarnations of this process have lost nothing more.
-            self._ends_in_doubt = False
-            self.log_directories.note_boot()
-            self.log_directories.forget_unfinished_copies()
-        self.replication.activate()
-        if first:
-            self.placements.start()
-            self.log_moves.resume()
-        self.placements.tell_losses()
+        self.isr_changes.start()
+        self.checkpoints.start()
+        self.lifecycle.registered()
+        self.turn.wake()
 
     def _lapse(self, cause: str) -> None:
         """No progress for too long: give up the session and the roles, and have all connections closed."""
         self.metadata.lapse(cause)
-        self.on_lapsed()
+        self._on_lapsed()
 
     def _fenced(self) -> None:
         """The session is over: whatever the image says, others may lead what this broker led."""
-        self.produce_shapes.forget()
-        self.image_version = -1
-        self.replication.deactivate()
-
-    def _registration(self) -> Registration:
-        """What this broker tells of itself when it registers: as things are now."""
-        directories = self.log_directories
-        return Registration(
-            self.endpoints,
-            self.settings.rack,
-            tuple(each.directory_id for each in directories.directories),
-            len(directories.offline),
-            self.placements.at_start(self.image),
-            unclean_shutdown=self._ends_in_doubt,
-            lost_directories=self.placements.given_up,
-        )
+        self.produce_templates.forget()
+        self.replication.give_up_roles()
+        self.turn.wake()
 
     def hand_over(self, then: Callable[[], None]) -> None:
         """Before a clean stop: have the other brokers lead what this one leads, as far as they can."""
-        others = [broker for broker in self.image.alive_brokers.values() if broker.id != self.node_id]
-        epoch = self.metadata.broker_epoch
-        if not others or epoch < 0 or not self.settings.get_bool("controlled.shutdown.enable"):
-            then()
-            return
-        command = ShutDownBroker(self.node_id, epoch)
-        self.metadata.submit(command, lambda results: then(), timeout_ms=HAND_OVER_MS_MAX)
+        self.lifecycle.hand_over(then)
 
     def leave_cluster(self) -> None:
-        """End the session with the coordination store; blocks, may be called twice or before `open`."""
-        if hasattr(self, "metadata"):
-            self.metadata.stop()
+        """End the session with the coordination store; blocks, may be called twice."""
+        self.metadata.stop()
 
     def stop_chores(self) -> None:
         """Begin no more work in the background, so that what is under way can be waited for."""
@@ -381,156 +532,37 @@ class Broker:
         self.liveness.stop()
         self.replication.stop()
         self.placements.stop()
-        self.housekeeping.stop()
+        self.compaction.stop()
+        self.cleaner_checkpoints.stop()
+        self.removals.stop()
 
     def close(self) -> None:
         """Make everything durable and leave the mark of a clean stop."""
         self.stop_chores()
         self.leave_cluster()
-        self.log_directories.close(high_watermarks=self.high_watermarks(), threads=CLOSING_THREADS)
-
-    # -- partitions
-
-    def partition(self, topic: str, index: int) -> Partition | None:
-        """The partition if this broker leads it."""
-        return self.partitions.get((topic, index))
-
-    def replica(self, topic: str, index: int) -> Partition | None:
-        """The replica of a partition on this broker, in either role."""
-        key = (topic, index)
-        return self.partitions.get(key) or self.followed.get(key)
-
-    def replicas(self) -> Iterator[Partition]:
-        """All replicas on this broker."""
-        return chain(self.partitions.values(), self.followed.values())
-
-    def find_partition(self, topic: str | UUID, index: int) -> tuple[Partition | None, ErrorCode]:
-        """The led partition by its topic's name or id, or the error that says why there is none."""
-        if isinstance(topic, str):
-            name: str | None = topic
-        else:
-            name = self.image.topic_names_by_id.get(topic)
-            if name is None:
-                return None, ErrorCode.UNKNOWN_TOPIC_ID
-        partition = self.partitions.get((name, index))  # type: ignore[arg-type]
-        if partition is None:
-            return None, self.absence(name, index)  # type: ignore[arg-type]
-        return partition, ErrorCode.NONE
-
-    def absence(self, topic: str, index: int) -> ErrorCode:
-        """Why a partition is not led here: another broker should lead it, or it does not exist."""
-        if (topic, index) in self.replication.offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        state = self.image.partition(topic, index)
-        elsewhere = state is not None and state.leader != self.node_id
-        if elsewhere or (topic, index) in self.followed:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    @staticmethod
-    def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:
-        """Compare the leader epoch a client believes in with ours (KIP-320); -1 asks for no check."""
-        if epoch < 0 or epoch == partition.leader_epoch:
-            return ErrorCode.NONE
-        return (
-            ErrorCode.FENCED_LEADER_EPOCH
-            if epoch < partition.leader_epoch
-            else ErrorCode.UNKNOWN_LEADER_EPOCH
-        )
-
-    def advance_log_start(self, partition: Partition, offset: int) -> None:
-        """Delete the records before an offset; whole segments leave the disk a little later."""
-        files = partition.log.advance_log_start(offset)
-        self.housekeeping.remove_later(files, partition.config.file_delete_delay_ms)
-        self.housekeeping.checkpoint()
-
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """The high watermark of every replica here."""
-        return {TopicPartition(each.topic, each.index): each.high_watermark for each in self.replicas()}
-
-    def note_progress(self, partition: Partition) -> None:
-        """Have the partition's waiters woken at the end of this turn."""
-        partition.progressing = True
-        self.progressed.append(partition)
-
-    def _end_turn(self) -> None:
-        if self.progressed:
-            self.wake_progressed()
-
-    def wake_progressed(self) -> None:
-        """Wake the waiters of every partition that moved on."""
-        progressed, self.progressed = self.progressed, []
-        for partition in progressed:
-            partition.progressing = False
-        for partition in progressed:
-            self.parking.wake(partition)
-            if partition.commits:
-                self.settle_commits(partition)
-        if self.replication.feeds.due:
-            self.replication.feeds.answer_due()
-
-    def settle_commits(self, partition: Partition) -> None:
-        """Answer those whose records are committed now; all of them if the partition is led elsewhere."""
-        while (waiter := partition.take_committed()) is not None:
-            if waiter.lot is not None and waiter.ready(partition):
-                self.parking.finish(waiter, expired=False)
-
-    def _flushed(self, partition: Partition) -> None:
-        self.parking.wake(partition)
-
-    def _flush_failed(self, partition: Partition, fault: OSError) -> None:
-        from tidelog.broker.handlers.produce import ProduceWaiter
-
-        if partition.flush_fault is not None:
-            self.log_directories.sync_failed(TopicPartition(partition.topic, partition.index))
-            self.replication.sync_failed(partition)
-        self.directory_failures.noticed(fault, partition)
-        for waiter in [w for w in partition.waiters if isinstance(w, ProduceWaiter)]:
-            waiter.flush_failed(partition)
+        self.log_directories.close(high_watermarks=self.replicas.high_watermarks(), threads=CLOSING_THREADS)
 
     # -- following the image
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, records: Sequence[MetadataRecord]) -> None:
-        self.image_version = new.version
-        self.produce_shapes.forget()
+        self.produce_templates.follow(new.version)
         if old.broker_configs != new.broker_configs:
             self._adopt_settings(new)
         if self.authorization is not None and old.acls is not new.acls:
             self.authorization.adopt(new)
         if old.client_quotas is not new.client_quotas:
-            self._adopt_quotas(new)
+            self.quotas.adopt(new)
+        self.other_brokers.image_changed(old, new)
         self.replication.image_changed(old, new)
         decides = self.metadata.is_controller
         sequence = self.metadata.sequence
         tell_of_image(self.metrics.events, self.node_id, old, new, sequence=sequence, decides=decides)
-        if self.progressed:
-            self.wake_progressed()
-
-    def _adopt_quotas(self, image: ClusterImage) -> None:
-        if self.quotas is not None and image.client_quotas:
-            self.quotas.adopt(image)
-        elif image.client_quotas:
-            from tidelog.broker.quotas import Quotas
-
-            self.quotas = Quotas(self, image)
-        else:
-            self.quotas = None
+        self.turn.wake()
 
     def _adopt_settings(self, image: ClusterImage) -> None:
-        cluster = image.broker_configs.get(CLUSTER_DEFAULTS, {})
+        cluster = image.broker_configs.get(ALL_BROKERS, {})
         own = image.broker_configs.get(str(self.node_id), {})
-        self.settings = self.static_settings.with_dynamic(cluster, own)
-        self.fetch_bytes_max = self.settings.get_int("fetch.max.bytes")
-        for topic in image.topics.values():
-            self.replication.reconfigure_topic(topic)
-
-    def open_unopened(self) -> None:
-        """Try again to open the logs that could not be opened."""
-        names, self.unopened_topics = self.unopened_topics, set()
-        for name in names:
-            topic = self.image.topics.get(name)
-            if topic is not None:
-                self.replication.place_topic(topic)
+        self.settings.adopt(cluster, own)
 
     def __repr__(self) -> str:
-        return f"<Broker {self.node_id} partitions={len(self.partitions)} parked={self.parking.count}>"
+        return f"<Broker {self.node_id} {self.replicas!r} waiting={self.purgatory.count}>"

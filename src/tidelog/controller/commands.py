@@ -136,19 +136,6 @@ class FormCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterBroker:
-    """A broker is up and can be reached at these addresses, by listener name."""
-
-    broker_id: int
-    endpoints: Mapping[str, Endpoint]
-    rack: str | None = None
-
-    @property
-    def item_count(self) -> int:
-        return 1
-
-
-@dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
     """Reserve a block of producer ids for a broker to hand out."""
 
@@ -462,7 +449,6 @@ Command = (
     | CreatePartitions
     | AlterConfigs
     | FormCluster
-    | RegisterBroker
     | AllocateProducerIds
     | BrokersChanged
     | AssignReplicas

@@ -170,9 +170,10 @@ def _changed_value(
         )
         present = explain.value
     items = [item for item in (present or "").split(",") if item]
-    operands = [item.strip() for item in change.value.split(",") if item.strip()]
+    operands = [item.strip() for item in change.value.split(",")]
     if change.operation is ConfigOperation.APPEND:
-        items += [item for item in operands if item not in items]
+        # An empty one too, as in Kafka: most settings refuse it.
+        items = list(dict.fromkeys([*items, *operands]))
     else:
         items = [item for item in items if item not in operands]
     return ",".join(items)

@@ -7,7 +7,6 @@ Errors, their order and their reasons are Kafka's; the wording is our own.
 
 import base64
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from uuid import UUID
 
@@ -47,7 +46,6 @@ from tidelog.controller.commands import (
     FormCluster,
     ProducerIdBlock,
     RebalanceLeaders,
-    RegisterBroker,
     ReportReplicaLogs,
     Result,
     ShutDownBroker,
@@ -56,11 +54,10 @@ from tidelog.controller.commands import (
     UnregisterBroker,
 )
 from tidelog.model.errors import ErrorCode, Refused
-from tidelog.model.identifiers import NO_LEADER
-from tidelog.model.image import BrokerImage, ClusterImage, TopicImage
+from tidelog.model.identifiers import random_uuid
+from tidelog.model.image import ClusterImage, TopicImage
 from tidelog.model.metadata import (
     ClusterRecord,
-    ControllerRecord,
     MetadataRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
@@ -74,7 +71,7 @@ _INT64_MAX = 2**63 - 1
 def new_uuid(random: Random) -> UUID:
     """A random id that Kafka's tools can print: its base64 form does not begin with a dash."""
     while True:
-        made = UUID(int=random.getrandbits(128), version=4)
+        made = random_uuid(random)
         if not uuid_text(made).startswith("-"):
             return made
 
@@ -106,8 +103,6 @@ class Controller:
                     return Decision((), (Done(),))
                 cluster_id = command.cluster_id or uuid_text(new_uuid(random))
                 return Decision((ClusterRecord(cluster_id),), (Done(),))
-            case RegisterBroker():
-                return self._register_broker(command, image)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(command, image)
             case BrokersChanged():
@@ -143,14 +138,6 @@ class Controller:
             case AlterClientQuotas():
                 return access.alter_client_quotas(command, image)
 
-    def _register_broker(self, command: RegisterBroker, image: ClusterImage) -> Decision:
-        known = image.brokers.get(command.broker_id) or BrokerImage(command.broker_id, command.endpoints)
-        registered = replace(known, endpoints=command.endpoints, rack=command.rack, alive=True)
-        records: list[MetadataRecord] = [brokers.broker_record(registered)]
-        if image.controller_id == NO_LEADER:
-            records.append(ControllerRecord(command.broker_id, image.controller_epoch + 1))
-        return Decision(tuple(records), (Done(),))
-
     def _allocate_producer_ids(self, command: AllocateProducerIds, image: ClusterImage) -> Decision:
         first_id = image.next_producer_id
         if first_id > _INT64_MAX - PRODUCER_ID_BLOCK_SIZE:
@@ -164,7 +151,7 @@ class Controller:
         if not self._settings.get_bool("delete.topic.enable"):
             refused = Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
             return Decision((), (refused,) * command.item_count)
-        found = [_referenced_topic(reference, image) for reference in command.topics]
+        found = [referenced_topic(reference, image) for reference in command.topics]
         references = Counter(topic.name for topic in found if isinstance(topic, TopicImage))
         for topic in found:
             if isinstance(topic, Refused):
@@ -181,7 +168,8 @@ class Controller:
         return Decision(tuple(records), tuple(results))
 
 
-def _referenced_topic(reference: TopicReference, image: ClusterImage) -> TopicImage | Refused:
+def referenced_topic(reference: TopicReference, image: ClusterImage) -> TopicImage | Refused:
+    """The topic that is meant, by its name or by its id."""
     match reference:
         case TopicReference(name=None, topic_id=None):
             return Refused(ErrorCode.INVALID_REQUEST, "neither a topic name nor a topic id was given")

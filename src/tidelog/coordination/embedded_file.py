@@ -165,10 +165,6 @@ class StoreFile:
             rows = self._open().execute("SELECT id, pid, timeout_ms FROM sessions ORDER BY rowid")
             return [SessionRow(*row) for row in rows]
 
-    def has_session(self, session: str) -> bool:
-        with self._failures("read"):
-            return _session_exists(self._open(), session)
-
     def begin_session(self, row: SessionRow) -> None:
         with self._failures("written"):
             self._open().execute("INSERT INTO sessions VALUES (?, ?, ?)", row)

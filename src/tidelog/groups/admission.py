@@ -5,10 +5,12 @@ join again with what they said before, never meet the bound of `member_memory`.
 """
 
 from tidelog.groups.classic_group import ClassicGroup, Member, pending_bytes
-from tidelog.groups.commands import NO_MEMBER_ID, ConsumerHeartbeat, JoinGroup
+from tidelog.groups.commands import NO_MEMBER_ID, ConsumerHeartbeat, JoinGroup, ShareHeartbeat
 from tidelog.groups.consumer_group import JOINING_EPOCH, ConsumerGroup, metadata_bytes
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.member_memory import GROUP_BYTES, MEMBER_BYTES, MemberMemory, protocols_bytes, text_bytes
+from tidelog.groups.share_group import share_member_bytes
+from tidelog.groups.share_schemas import ShareMemberMetadata
 
 FULL_MESSAGE = "The group, or all groups of this broker, keep as much of their members as is allowed."
 
@@ -27,10 +29,14 @@ class Admission:
 
     def held_bytes(self) -> int:
         """What the groups keep of their members."""
-        classic = sum(group.held_bytes for group in self._groups.values())
-        return classic + sum(group.held_bytes for group in self._durable.consumer_groups.values())
+        kinds = (self._groups, self._durable.consumer_groups, self._durable.share_groups)
+        return sum(group.held_bytes for kind in kinds for group in kind.values())
 
-    def admits(self, command: JoinGroup | ConsumerHeartbeat, bytes_max: int, now_ms: int) -> bool:
+    def admits(
+        self, command: JoinGroup | ConsumerHeartbeat | ShareHeartbeat, bytes_max: int, now_ms: int
+    ) -> bool:
+        if isinstance(command, ShareHeartbeat):
+            return self._admits_sharing(command, bytes_max, now_ms)
         group = self._durable.consumer_groups.get(command.group_id) or self._groups.get(command.group_id)
         if isinstance(command, JoinGroup):
             more_bytes = _joining_bytes(command) - _classic_bytes(group, command)
@@ -40,6 +46,20 @@ class Admission:
             return True
         else:
             more_bytes = _heartbeat_bytes(command) - _consumer_bytes(group, command.member_id)
+        if group is None:
+            more_bytes += GROUP_BYTES + text_bytes(command.group_id)
+        return self._memory.admits(more_bytes, 0 if group is None else group.held_bytes, bytes_max, now_ms)
+
+    def _admits_sharing(self, command: ShareHeartbeat, bytes_max: int, now_ms: int) -> bool:
+        group = self._durable.share_groups.get(command.group_id)
+        if command.member_epoch < JOINING_EPOCH or command.subscribed_topic_names is None:
+            return True
+        said = ShareMemberMetadata(
+            command.rack_id, command.client_id, command.client_host, command.subscribed_topic_names
+        )
+        member = None if group is None else group.members.get(command.member_id)
+        more_bytes = share_member_bytes(command.member_id, said)
+        more_bytes -= share_member_bytes(command.member_id, member)
         if group is None:
             more_bytes += GROUP_BYTES + text_bytes(command.group_id)
         return self._memory.admits(more_bytes, 0 if group is None else group.held_bytes, bytes_max, now_ms)

@@ -1,13 +1,14 @@
 """One classic group as its coordinator sees it: its members, who waits for what, and the agreed protocol.
 
-This is the living part. What survives the coordinator is `GroupMetadataValue` (schemas), written when a
-generation's assignment is stored or the group becomes empty; `ClassicGroup.from_metadata` is the way back.
-A member that waits for an answer holds the token of its parked request. Dictionaries keep the order of
-arrival, so every walk is repeatable.
+This is the living part; it changes by drafts (see classic_draft). What survives the coordinator is
+`GroupMetadataValue` (schemas), written when a generation's assignment is stored or the group becomes empty;
+`ClassicGroup.from_metadata` is the way back. A member that waits for an answer holds the token of its parked
+request. Dictionaries keep the order of arrival, so every walk is repeatable.
 """
 
 from collections.abc import Iterable, Mapping
 from copy import copy
+from dataclasses import dataclass, replace
 
 from tidelog.groups.member_memory import GROUP_BYTES, MEMBER_BYTES, protocols_bytes, text_bytes
 from tidelog.groups.schemas import GroupMetadataValue, MemberMetadata, subscribed_topics
@@ -26,45 +27,23 @@ def pending_bytes(member_id: str) -> int:
     return MEMBER_BYTES + text_bytes(member_id)
 
 
+@dataclass(frozen=True, slots=True)
 class Member:
     """A member of a classic group, and the parked requests it waits on."""
 
-    __slots__ = (
-        "assignment",
-        "awaiting_join",
-        "awaiting_sync",
-        "client_host",
-        "client_id",
-        "group_instance_id",
-        "is_new",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.awaiting_join: int | None = None
-        self.awaiting_sync: int | None = None
-        self.is_new = False
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    awaiting_join: int | None = None
+    awaiting_sync: int | None = None
+    is_new: bool = False
+    must_sync: bool = False
+    """It is in the present generation, and has not asked for its assignment."""
 
     @property
     def held_bytes(self) -> int:
@@ -106,16 +85,16 @@ class ClassicGroup:
         "initial_delay_remaining_ms",
         "leader_id",
         "members",
+        "must_sync_count",
         "new_member_added",
         "pending_join_members",
-        "pending_sync_members",
         "previous_state",
         "protocol_name",
         "protocol_type",
         "state",
         "state_timestamp_ms",
         "static_members",
-        "storing_generation",
+        "storing",
         "subscribed",
         "supported_protocols",
     )
@@ -135,12 +114,12 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         self.pending_join_members: dict[str, int] = {}
         """Ids handed out with MEMBER_ID_REQUIRED that have not joined yet, with their session timeouts."""
-        self.pending_sync_members: dict[str, None] = {}
+        self.must_sync_count = 0
         self.awaiting_join_count = 0
         self.supported_protocols: dict[str, int] = {}
         self.subscribed: frozenset[str] | None = None
-        self.storing_generation: int | None = None
-        """The generation whose assignment is on its way into the log, or is there."""
+        self.storing: Mapping[str, bytes] | None = None
+        """The assignment of this generation that is on its way into the log, or is there."""
         self.new_member_added = False
         self.initial_delay_remaining_ms: int | None = None
         """What is left to extend the initial rebalance by, while that is what the join timer waits for."""
@@ -198,17 +177,12 @@ class ClassicGroup:
             members,
         )
 
-    def snapshot(self) -> "ClassicGroup":
-        """A copy to `restore` from, if what the group is about to do cannot be stored."""
+    def copy(self) -> "ClassicGroup":
+        """Another group of the same members, to be changed."""
         twin = copy(self)
-        twin.members = {member_id: copy(member) for member_id, member in self.members.items()}
-        for name in ("static_members", "pending_join_members", "pending_sync_members", "supported_protocols"):
+        for name in ("members", "static_members", "pending_join_members", "supported_protocols"):
             setattr(twin, name, dict(getattr(self, name)))
         return twin
-
-    def restore(self, snapshot: "ClassicGroup") -> None:
-        for name in ClassicGroup.__slots__:
-            setattr(self, name, getattr(snapshot, name))
 
     # ------------------------------------------------------------ state
 
@@ -247,11 +221,11 @@ class ClassicGroup:
 
     def next_generation(self, now_ms: int) -> None:
         self.generation += 1
+        self.storing = None
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed = self.compute_subscribed()
         target = GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY
         self.transition_to(target, now_ms)
-        self.pending_sync_members.clear()
 
     def compute_subscribed(self) -> frozenset[str] | None:
         """The topics all members subscribe to; None where the coordinator cannot know."""
@@ -280,7 +254,7 @@ class ClassicGroup:
         if self.pending_join_members.pop(member_id, None) is not None:
             self.held_bytes -= pending_bytes(member_id)
 
-    def add(self, member: Member, protocol_type: str, awaiting_join: int | None = None) -> None:
+    def add(self, member: Member, protocol_type: str) -> None:
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_members
             self.static_members[member.group_instance_id] = member.member_id
@@ -290,51 +264,61 @@ class ClassicGroup:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
-        self.held_bytes += member.held_bytes
-        self._count_protocols(member.protocols, 1)
-        self.await_join(member, awaiting_join)
+        self._count(member, 1)
         self._expect_no_more(member.member_id)
 
-    def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
-        self._count_protocols(member.protocols, -1)
-        self.held_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
-        member.protocols = protocols
-        self._count_protocols(protocols, 1)
-        member.rebalance_timeout_ms = rebalance_ms
-        member.session_timeout_ms = session_ms
+    def put(self, member: Member) -> None:
+        """A member is another than before: waits for something else, say."""
+        before = self.members[member.member_id]
+        if member.protocols is before.protocols:
+            # The common case: all that counts of it otherwise is as before.
+            self.awaiting_join_count += member.awaiting_join is not None
+            self.awaiting_join_count -= before.awaiting_join is not None
+            self.must_sync_count += member.must_sync - before.must_sync
+        else:
+            self._count(before, -1)
+            self._count(member, 1)
+        self.members[member.member_id] = member
+
+    def _count(self, member: Member, change: int) -> None:
+        self.awaiting_join_count += change * (member.awaiting_join is not None)
+        self.must_sync_count += change * member.must_sync
+        self.held_bytes += change * member.held_bytes
+        for name, _ in member.protocols:
+            count = self.supported_protocols.get(name, 0) + change
+            if count:
+                self.supported_protocols[name] = count
+            else:
+                self.supported_protocols.pop(name, None)
 
     def remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is not None:
-            self.held_bytes -= member.held_bytes
-            self._count_protocols(member.protocols, -1)
-            self.await_join(member, None)
+            self._count(member, -1)
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
         self._expect_no_more(member_id)
-        self.pending_sync_members.pop(member_id, None)
 
     def replace_static(self, group_instance_id: str, old_member_id: str, new_member_id: str) -> Member:
         """Give a static member that came back its new id; whoever still uses the old one is fenced."""
         old = self.members.pop(old_member_id)
-        replacement = copy(old)
-        self.await_join(old, None)
-        replacement.member_id = new_member_id
-        replacement.awaiting_join = replacement.awaiting_sync = None
-        replacement.is_new = False
+        replacement = replace(
+            old,
+            member_id=new_member_id,
+            awaiting_join=None,
+            awaiting_sync=None,
+            is_new=False,
+            must_sync=False,
+        )
+        self._count(old, -1)
+        self._count(replacement, 1)
         self.members[new_member_id] = replacement
-        self.held_bytes += replacement.held_bytes - old.held_bytes
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id
         self.static_members[group_instance_id] = new_member_id
-        self.pending_sync_members.pop(old_member_id, None)
         return replacement
-
-    def await_join(self, member: Member, token: int | None) -> None:
-        self.awaiting_join_count += (token is not None) - (member.awaiting_join is not None)
-        member.awaiting_join = token
 
     def not_yet_rejoined(self) -> list[Member]:
         return [member for member in self.members.values() if member.awaiting_join is None]
@@ -379,11 +363,3 @@ class ClassicGroup:
             name = member.vote(candidates)
             votes[name] = votes.get(name, 0) + 1
         return max(votes, key=votes.__getitem__)
-
-    def _count_protocols(self, protocols: Protocols, change: int) -> None:
-        for name, _ in protocols:
-            count = self.supported_protocols.get(name, 0) + change
-            if count:
-                self.supported_protocols[name] = count
-            else:
-                self.supported_protocols.pop(name, None)

@@ -19,11 +19,11 @@ from tidelog.groups.consumer_group import ConsumerGroup
 from tidelog.groups.consumer_protocol import read_subscription
 from tidelog.groups.consumer_requests import JOIN, SYNC, ConsumerRequests
 from tidelog.groups.consumer_schemas import ClassicMetadata, MemberMetadata, MemberState
-from tidelog.groups.outbox import Outbox
 from tidelog.groups.protocol_migration import assignment_bytes, partitions_by_id
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
+from tidelog.model.outbox import Outbox
 from tidelog.model.step_effects import coordinator_error
 from tidelog.records.stored_fields import UnreadableRecord
 
@@ -73,9 +73,6 @@ class ClassicMembers:
 
     def _join_fault(self, group: ConsumerGroup, command: JoinGroup) -> ErrorCode:
         settings = self._settings
-        shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-        if not shortest <= command.session_timeout_ms <= longest:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
         if not group.members:
             return ErrorCode.NONE
         if len(group.members) >= settings.consumer_max_size and command.member_id not in group.members:
@@ -138,8 +135,9 @@ class ClassicMembers:
             None,
             ClassicMetadata(command.session_timeout_ms, command.protocols),
         )
-        consumers.update_member(draft, member_id, updated, now_ms)
-        draft.reconcile(member_id, partitions_by_id(subscription.owned, consumers.image))
+        resubscribed = consumers.update_member(draft, member_id, updated, now_ms)
+        owned = partitions_by_id(subscription.owned, consumers.image)
+        draft.reconcile(member_id, owned, resubscribed=resubscribed)
         consumers.cancel_timers(group_id, member_id)
         consumers.keep_session(group_id, member_id, updated, now_ms)
         self._outbox.set_timer((SYNC, group_id, member_id), now_ms + command.rebalance_timeout_ms)

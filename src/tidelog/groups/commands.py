@@ -8,7 +8,8 @@ chance.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from tidelog.groups.consumer_schemas import Partitions
+from tidelog.groups.consumer_schemas import Partition, Partitions
+from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.protocol.primitives import STRING_BYTES_MAX, fit_string
 
@@ -115,6 +116,70 @@ class ConsumerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareHeartbeat:
+    """ShareGroupHeartbeat: what is None has not changed since the last one."""
+
+    token: int
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    rack_id: str | None = None
+    subscribed_topic_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterShareOffsets:
+    """AlterShareGroupOffsets: topics by name, each with partitions and the offsets they are to begin at."""
+
+    token: int
+    group_id: str
+    topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareOffsets:
+    token: int
+    group_id: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateAnswered:
+    """What share coordinators said to an `InitializeShareState` or `DeleteShareState`, for each partition.
+    Whoever did not answer in time counts as REQUEST_TIMED_OUT.
+    """
+
+    number: int
+    group_id: str
+    results: tuple[tuple[Partition, ErrorCode], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeShareState:
+    """A message of the machine: have share coordinators begin with these partitions. Offsets of -1 leave it
+    to `share.auto.offset.reset`. Answered by `ShareStateAnswered`.
+    """
+
+    number: int
+    group_id: str
+    state_epoch: int
+    start_offsets: tuple[tuple[Partition, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareState:
+    """A message of the machine: have share coordinators forget these partitions of the group. Answered by
+    `ShareStateAnswered`.
+    """
+
+    number: int
+    group_id: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetToCommit:
     topic: str
     partition: int
@@ -191,6 +256,10 @@ Command = (
     | Heartbeat
     | LeaveGroup
     | ConsumerHeartbeat
+    | ShareHeartbeat
+    | AlterShareOffsets
+    | DeleteShareOffsets
+    | ShareStateAnswered
     | CommitOffsets
     | FetchOffsets
     | DeleteOffsets

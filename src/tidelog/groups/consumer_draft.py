@@ -5,6 +5,7 @@ what a replay will see. Nothing of the group itself changes before the records a
 """
 
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 from tidelog.groups.assignors import ASSIGNORS, Subscriber
 from tidelog.groups.consumer_group import STATIC_LEAVING_EPOCH, ConsumerGroup
@@ -159,9 +160,7 @@ class Draft:
         members = {
             member_id: Subscriber(
                 member.instance_id,
-                frozenset(
-                    group.topics[name].topic_id for name in group.topics_of(member) if name in group.topics
-                ),
+                self._topic_ids(member),
                 group.target_of(member_id),
             )
             for member_id, member in group.members.items()
@@ -173,12 +172,24 @@ class Draft:
                 self.put_target(member_id, target)
         self.set_assignment_epoch(group.epoch)
 
-    def reconcile(self, member_id: str, owned: Partitions | None) -> None:
+    def _topic_ids(self, member: MemberMetadata) -> frozenset[UUID]:
+        """Those of the topics that a member reads and that there are."""
+        topics = self.group.topics
+        return frozenset(topics[name].topic_id for name in self.group.topics_of(member) if name in topics)
+
+    def reconcile(self, member_id: str, owned: Partitions | None, *, resubscribed: bool) -> None:
+        """Bring a member nearer to its target; `resubscribed`: it has just asked for other topics."""
         group, current = self.group, self.group.current_of(member_id)
         if group.is_reconciled(member_id):
             return
         following = reconciled(
-            member_id, current, group.target_of(member_id), group.assignment_epoch, group.owners, owned
+            member_id,
+            current,
+            group.target_of(member_id),
+            group.assignment_epoch,
+            group.owners,
+            owned,
+            self._topic_ids(group.members[member_id]) if resubscribed else None,
         )
         if following != current:
             self.put_current(member_id, following)

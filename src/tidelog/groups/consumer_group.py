@@ -30,6 +30,8 @@ from tidelog.groups.member_memory import GROUP_BYTES, MEMBER_BYTES, protocols_by
 from tidelog.model.errors import ErrorCode
 
 CONSUMER_GROUP_TYPE = "consumer"
+#: of a group that has not changed yet (KAFKA-20268)
+FIRST_EPOCH = 1
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
 STATIC_LEAVING_EPOCH = -2
@@ -84,7 +86,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self.held_bytes = GROUP_BYTES + text_bytes(group_id)
         """What its members take in memory."""
-        self.epoch = 0
+        self.epoch = FIRST_EPOCH
         self.assignment_epoch = 0
         self.topics: dict[str, TopicMetadata] = {}
         self.members: dict[str, MemberMetadata] = {}
@@ -132,7 +134,7 @@ class ConsumerGroup:
     def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
         match key.record_type:
             case ConsumerRecordType.GROUP_METADATA:
-                self.epoch = value if isinstance(value, int) else 0
+                self.epoch = value if isinstance(value, int) else FIRST_EPOCH
             case ConsumerRecordType.TARGET_ASSIGNMENT_METADATA:
                 self.assignment_epoch = value if isinstance(value, int) else 0
             case ConsumerRecordType.PARTITION_METADATA:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.groups import consumer_responses
+from tidelog.groups.classic_draft import TimerKey
 from tidelog.groups.classic_group import ClassicGroup
 from tidelog.groups.commands import UNCHANGED_MS, ConsumerHeartbeat
 from tidelog.groups.consumer_draft import Draft
@@ -27,8 +28,7 @@ from tidelog.groups.consumer_group import (
 )
 from tidelog.groups.consumer_schemas import MemberMetadata, MemberState, Partitions
 from tidelog.groups.durable import DurableGroups
-from tidelog.groups.membership import Rebalances, TimerKey
-from tidelog.groups.outbox import Outbox
+from tidelog.groups.membership import Rebalances
 from tidelog.groups.protocol_migration import Migration
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import ConsumerTimes, GroupSettings
@@ -36,23 +36,19 @@ from tidelog.groups.states import GroupState
 from tidelog.groups.topic_regex import Expressions, InvalidRegex, Resolved
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
+from tidelog.model.outbox import Outbox
 from tidelog.model.step_effects import coordinator_error
 
 SESSION = "consumer session"
 REBALANCE = "consumer rebalance"
 JOIN = "consumer join"
 SYNC = "consumer sync"
-_REASONS = {
-    SESSION: "was silent too long",
-    REBALANCE: "did not give its partitions up in time",
-    JOIN: "did not rejoin in time",
-    SYNC: "did not sync in time",
-}
+_TIMERS = (SESSION, REBALANCE, JOIN, SYNC)
 _NEW_MEMBER = MemberMetadata(None, None, "", "", (), None, UNCHANGED_MS, None)
 
 
 def is_consumer_timer(kind: str) -> bool:
-    return kind in _REASONS
+    return kind in _TIMERS
 
 
 class ConsumerRequests:
@@ -116,49 +112,15 @@ class ConsumerRequests:
         if self._is_limited is not (command.may_describe is not None):
             self._is_limited = command.may_describe is not None
             self._checked.clear()
-        refused = self._request_fault(command)
-        if refused is None and command.member_epoch < JOINING_EPOCH:
+        refused: Refused | None = None
+        if command.member_epoch < JOINING_EPOCH:
             refused = self._leave(command, now_ms)
-        elif refused is None and not self._beat_unchanged(command, now_ms):
+        elif not self._beat_unchanged(command, now_ms):
             refused = self._beat(command, now_ms)
         if refused is not None:
             self._outbox.reply(
                 command.token, consumer_responses.heartbeat_error(refused.code, refused.message)
             )
-
-    def _request_fault(self, command: ConsumerHeartbeat) -> Refused | None:
-        def invalid(message: str) -> Refused:
-            return Refused(ErrorCode.INVALID_REQUEST, message)
-
-        if not command.group_id.strip():
-            return invalid("GroupId can't be empty.")
-        if command.instance_id is not None and not command.instance_id.strip():
-            return invalid("InstanceId can't be empty.")
-        if command.rack_id is not None and not command.rack_id.strip():
-            return invalid("RackId can't be empty.")
-        if not command.member_id.strip() and not (
-            command.member_epoch == JOINING_EPOCH and command.new_member_id
-        ):
-            return invalid("MemberId can't be empty.")
-        if command.member_epoch == JOINING_EPOCH:
-            if command.rebalance_timeout_ms == UNCHANGED_MS:
-                return invalid("RebalanceTimeoutMs must be provided in first request.")
-            if command.owned is None or command.owned:
-                return invalid("TopicPartitions must be empty when (re-)joining.")
-            if command.subscribed_topic_names is None and command.subscribed_topic_regex is None:
-                return invalid(
-                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when joining."
-                )
-        elif command.member_epoch == STATIC_LEAVING_EPOCH and command.instance_id is None:
-            return invalid("InstanceId can't be null.")
-        elif command.member_epoch < STATIC_LEAVING_EPOCH:
-            return invalid("MemberEpoch is invalid.")
-        known = self.settings.consumer_assignors
-        if command.server_assignor is not None and command.server_assignor not in known:
-            supported = ", ".join(known)
-            message = f"ServerAssignor {command.server_assignor} is not supported. Supported: {supported}."
-            return Refused(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
-        return self._regex_fault(command.subscribed_topic_regex)
 
     def _regex_fault(self, expression: str | None) -> Refused | None:
         found = self._expressions.resolve(expression, self._image.topics) if expression else None
@@ -201,15 +163,16 @@ class ConsumerRequests:
             limit = self.settings.consumer_max_size
             message = f"The consumer group has reached its maximum capacity of {limit} members."
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
-        refused = self._admit(draft, command, member_id)
+        refused = self._admit(draft, command, member_id) or self._regex_fault(command.subscribed_topic_regex)
         if refused is not None:
             return refused
+        self._replace(draft, command, member_id)
         before = draft.group.current_of(member_id)
         self._note_rights(command, member_id)
-        self.update_member(
+        resubscribed = self.update_member(
             draft, member_id, _updated(draft.group.members.get(member_id, _NEW_MEMBER), command), now_ms
         )
-        draft.reconcile(member_id, command.owned)
+        draft.reconcile(member_id, command.owned, resubscribed=resubscribed)
         after, member = draft.group.current_of(member_id), draft.group.members[member_id]
         self.keep_session(command.group_id, member_id, member, now_ms)
         if after != before and after.state is MemberState.UNREVOKED_PARTITIONS:
@@ -218,7 +181,9 @@ class ConsumerRequests:
             )
         elif after.state is not MemberState.UNREVOKED_PARTITIONS:
             self._outbox.cancel_timer((REBALANCE, command.group_id, member_id))
-        assigned = after.assigned if command.is_full or after.assigned != before.assigned else None
+        # Who comes with the epoch before has not heard the last answer; the assignment may have been in it.
+        unheard = command.is_full or command.member_epoch != before.epoch
+        assigned = after.assigned if unheard or after.assigned != before.assigned else None
         if not draft.records:
             if draft.is_refreshed:
                 self._checked[command.group_id] = self._image
@@ -283,19 +248,28 @@ class ConsumerRequests:
         if not away and group.members[existing_id].classic is None:
             message = f"Static member {member_id} cannot join: {existing_id} owns instance id {instance_id}."
             return Refused(ErrorCode.UNRELEASED_INSTANCE_ID, message)
-        draft.replace_member(existing_id, member_id)
-        self.cancel_timers(group.group_id, existing_id)
         return None
+
+    def _replace(self, draft: Draft, command: ConsumerHeartbeat, member_id: str) -> None:
+        """A static member that comes back under another id takes the place of the one that it was."""
+        group = draft.group
+        existing_id = group.static_members.get(command.instance_id) if command.instance_id else None
+        if existing_id is not None and existing_id != member_id:
+            draft.replace_member(existing_id, member_id)
+            self.cancel_timers(group.group_id, existing_id)
 
     def _epoch_fault(
         self, group: ConsumerGroup, member_id: str, command: ConsumerHeartbeat
     ) -> Refused | None:
-        """The member's epoch, or the one before if the answer with the new one may have been lost."""
+        """The member's epoch, or the one before if the answer with the new one may have been lost.
+
+        Who joins again, perhaps a static member that left for a while and kept its id, is always let in.
+        """
         current = group.current_of(member_id)
         if command.member_epoch == current.epoch or group.members[member_id].classic is not None:
             return None
-        if current.epoch == STATIC_LEAVING_EPOCH and command.member_epoch == JOINING_EPOCH:
-            return None  # a static member that left for a while and kept its id
+        if command.member_epoch == JOINING_EPOCH:
+            return None
         missed = command.member_epoch == current.previous_epoch and command.member_epoch < current.epoch
         if missed and command.owned is not None and command.owned <= current.assigned:
             return None
@@ -318,13 +292,15 @@ class ConsumerRequests:
         else:
             self._rights[member] = command.may_describe
 
-    def update_member(self, draft: Draft, member_id: str, updated: MemberMetadata, now_ms: int) -> None:
-        """Write the member, and with it a new epoch and target where subscriptions or topics changed."""
+    def update_member(self, draft: Draft, member_id: str, updated: MemberMetadata, now_ms: int) -> bool:
+        """Write the member, and with it a new epoch and target where subscriptions or topics changed.
+
+        True if its subscription did.
+        """
         group = draft.group
         member = group.members.get(member_id, _NEW_MEMBER)
-        changed = member_id not in group.members or (
-            updated.subscribed_topic_names != member.subscribed_topic_names
-            or updated.subscribed_topic_regex != member.subscribed_topic_regex
+        changed = updated.subscribed_topic_names != member.subscribed_topic_names or (
+            (updated.subscribed_topic_regex or "") != (member.subscribed_topic_regex or "")
         )
         if updated != member:
             draft.put_member(member_id, updated)
@@ -332,6 +308,7 @@ class ConsumerRequests:
             self.refresh(draft, now_ms, changed=changed)
         if group.epoch > group.assignment_epoch:
             draft.compute_targets(self.settings.consumer_assignors[0])
+        return changed
 
     def refresh(self, draft: Draft, now_ms: int, *, changed: bool) -> None:
         """Hold the subscriptions against the metadata; the epoch grows if either has `changed`.
@@ -392,7 +369,6 @@ class ConsumerRequests:
             return Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
         answer = (command.token, consumer_responses.left(member_id, command.member_epoch))
         if command.member_epoch == LEAVING_EPOCH:
-            self._rebalances.cause = f"member {member_id} leaves"
             self.remove(group, [member_id], now_ms, answer=answer)
             return None
         draft = Draft(group)
@@ -409,7 +385,6 @@ class ConsumerRequests:
         state = group.current_of(member_id).state
         if kind == REBALANCE and state is not MemberState.UNREVOKED_PARTITIONS:
             return
-        self._rebalances.cause = f"member {member_id} {_REASONS[kind]}"
         self.remove(group, [member_id], now_ms, retry_timer=(kind, group_id, member_id))
 
     def remove(
@@ -497,7 +472,7 @@ class ConsumerRequests:
     def cancel_timers(self, group_id: str, member_id: str) -> None:
         self.rejoining.pop((group_id, member_id), None)
         self._rights.pop((group_id, member_id), None)
-        for kind in _REASONS:
+        for kind in _TIMERS:
             self._outbox.cancel_timer((kind, group_id, member_id))
 
     def loaded(self, now_ms: int) -> None:

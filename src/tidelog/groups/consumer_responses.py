@@ -1,7 +1,6 @@
 """The answers about consumer groups as field mappings, under the names of the newest protocol version."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from uuid import UUID
 
 from tidelog.groups.consumer_group import CONSUMER_GROUP_TYPE, ConsumerGroup
@@ -11,7 +10,6 @@ from tidelog.model.errors import ErrorCode
 
 CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
-NO_NAMES: Mapping[UUID, str] = MappingProxyType({})
 
 
 def heartbeat_error(error: ErrorCode, message: str | None) -> Response:
@@ -57,14 +55,11 @@ def listed(group: ConsumerGroup) -> Response:
     }
 
 
-def described(
-    group: ConsumerGroup, default_assignor: str, known_names: Mapping[UUID, str] = NO_NAMES
-) -> Response:
-    # What a member has to give up may be of a topic that nobody subscribes to any more.
-    names = {**known_names, **{topic.topic_id: name for name, topic in group.topics.items()}}
+def described(group: ConsumerGroup, default_assignor: str, names: Mapping[UUID, str]) -> Response:
+    """A consumer group; `names` are those of the topics that there are."""
 
     def assignment(partitions: Partitions) -> Response:
-        # A topic that is gone has no name any more.
+        # A topic that is gone has no name any more, though the group may not have heard of it yet.
         topics = [
             {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": indexes}
             for topic_id, indexes in by_topic(partitions)

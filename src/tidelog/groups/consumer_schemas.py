@@ -30,7 +30,7 @@ from enum import IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog.records.stored_fields import Reader, UnreadableRecord
+from tidelog.records.stored_fields import Reader, UnreadableRecord, varint_field
 
 Partition = tuple[UUID, int]
 """A partition by topic id and index."""
@@ -145,25 +145,16 @@ ConsumerValue = (
 # ---------------------------------------------------------------- writing
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _string(text: str | None) -> bytes:
+def string_field(text: str | None) -> bytes:
     if text is None:
         return b"\x00"
     encoded = text.encode()
-    return _varint(len(encoded) + 1) + encoded
+    return varint_field(len(encoded) + 1) + encoded
 
 
-def _array(items: Iterable[bytes]) -> bytes:
+def array_field(items: Iterable[bytes]) -> bytes:
     parts = list(items)
-    return _varint(len(parts) + 1) + b"".join(parts)
+    return varint_field(len(parts) + 1) + b"".join(parts)
 
 
 def by_topic(partitions: Partitions) -> list[tuple[UUID, list[int]]]:
@@ -174,9 +165,9 @@ def by_topic(partitions: Partitions) -> list[tuple[UUID, list[int]]]:
     return list(topics.items())
 
 
-def _partitions(partitions: Partitions) -> bytes:
-    return _array(
-        topic_id.bytes + _array(_INT32.pack(index) for index in indexes) + _NO_TAGS
+def partitions_field(partitions: Partitions) -> bytes:
+    return array_field(
+        topic_id.bytes + array_field(_INT32.pack(index) for index in indexes) + _NO_TAGS
         for topic_id, indexes in by_topic(partitions)
     )
 
@@ -195,8 +186,12 @@ def epoch_value(epoch: int) -> bytes:
 
 
 def partition_metadata_value(topics: dict[str, TopicMetadata]) -> bytes:
-    encoded = _array(
-        topic.topic_id.bytes + _string(name) + _INT32.pack(topic.partition_count) + _array(()) + _NO_TAGS
+    encoded = array_field(
+        topic.topic_id.bytes
+        + string_field(name)
+        + _INT32.pack(topic.partition_count)
+        + array_field(())
+        + _NO_TAGS
         for name, topic in sorted(topics.items())
     )
     return _VALUE_HEAD + encoded + _NO_TAGS
@@ -205,34 +200,34 @@ def partition_metadata_value(topics: dict[str, TopicMetadata]) -> bytes:
 def member_metadata_value(member: MemberMetadata) -> bytes:
     parts = [
         _VALUE_HEAD,
-        _string(member.instance_id),
-        _string(member.rack_id),
-        _string(member.client_id),
-        _string(member.client_host),
-        _array(_string(name) for name in member.subscribed_topic_names),
-        _string(member.subscribed_topic_regex),
+        string_field(member.instance_id),
+        string_field(member.rack_id),
+        string_field(member.client_id),
+        string_field(member.client_host),
+        array_field(string_field(name) for name in member.subscribed_topic_names),
+        string_field(member.subscribed_topic_regex),
         _INT32.pack(member.rebalance_timeout_ms),
-        _string(member.server_assignor),
+        string_field(member.server_assignor),
     ]
     if member.classic is None:
         parts.append(_NO_TAGS)
     else:
         classic = _classic_metadata(member.classic)
-        parts += (b"\x01\x00", _varint(len(classic)), classic)
+        parts += (b"\x01\x00", varint_field(len(classic)), classic)
     return b"".join(parts)
 
 
 def _classic_metadata(classic: ClassicMetadata) -> bytes:
     # A nullable struct starts with a byte that says whether it is there.
-    protocols = _array(
-        _string(name) + _varint(len(metadata) + 1) + metadata + _NO_TAGS
+    protocols = array_field(
+        string_field(name) + varint_field(len(metadata) + 1) + metadata + _NO_TAGS
         for name, metadata in classic.protocols
     )
     return b"\x01" + _INT32.pack(classic.session_timeout_ms) + protocols + _NO_TAGS
 
 
 def target_assignment_value(partitions: Partitions) -> bytes:
-    return _VALUE_HEAD + _partitions(partitions) + _NO_TAGS
+    return _VALUE_HEAD + partitions_field(partitions) + _NO_TAGS
 
 
 def current_assignment_value(current: CurrentAssignment) -> bytes:
@@ -240,15 +235,15 @@ def current_assignment_value(current: CurrentAssignment) -> bytes:
         (
             _VALUE_HEAD,
             struct.pack(">iib", current.epoch, current.previous_epoch, current.state),
-            _partitions(current.assigned),
-            _partitions(current.pending_revocation),
+            partitions_field(current.assigned),
+            partitions_field(current.pending_revocation),
             _NO_TAGS,
         )
     )
 
 
 def regular_expression_value(resolved: ResolvedRegex) -> bytes:
-    topics = _array(_string(name) for name in resolved.topics)
+    topics = array_field(string_field(name) for name in resolved.topics)
     numbers = _INT64.pack(resolved.metadata_version) + _INT64.pack(resolved.timestamp_ms)
     return _VALUE_HEAD + topics + numbers + _NO_TAGS
 
@@ -278,7 +273,7 @@ def read_consumer_value(record_type: ConsumerRecordType, value: bytes) -> Consum
         case ConsumerRecordType.MEMBER_METADATA:
             return _read_member(reader)
         case ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER:
-            return _read_partitions(reader)
+            return read_partitions(reader)
         case ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT:
             return _read_current(reader)
         case ConsumerRecordType.REGULAR_EXPRESSION:
@@ -299,7 +294,7 @@ def _read_topic(reader: Reader) -> tuple[str, TopicMetadata]:
     return name, TopicMetadata(topic_id, partition_count)
 
 
-def _read_partitions(reader: Reader) -> Partitions:
+def read_partitions(reader: Reader) -> Partitions:
     partitions: list[Partition] = []
     for _ in range(reader.array_count()):
         topic_id = UUID(bytes=reader.raw(16))
@@ -358,4 +353,4 @@ def _read_current(reader: Reader) -> CurrentAssignment:
         MemberState.UNRELEASED_PARTITIONS,
     )
     state = MemberState(number) if known else MemberState.UNKNOWN
-    return CurrentAssignment(epoch, previous_epoch, state, _read_partitions(reader), _read_partitions(reader))
+    return CurrentAssignment(epoch, previous_epoch, state, read_partitions(reader), read_partitions(reader))

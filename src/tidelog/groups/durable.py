@@ -19,18 +19,30 @@ from tidelog.groups.schemas import (
     read_key,
     read_offset_commit_value,
 )
+from tidelog.groups.share_group import ShareGroup
+from tidelog.groups.share_schemas import (
+    SHARE_KEY_VERSIONS,
+    ShareRecordType,
+    read_share_key,
+    read_share_value,
+)
 from tidelog.model.identifiers import NO_PRODUCER_ID
 
 
 class DurableGroups:
-    """Classic groups' metadata and consumer groups by group id, and the offsets."""
+    """Classic groups' metadata, consumer and share groups by group id, and the offsets."""
 
-    __slots__ = ("consumer_groups", "groups", "offsets")
+    __slots__ = ("consumer_groups", "groups", "offsets", "share_groups")
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupMetadataValue] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
+        self.share_groups: dict[str, ShareGroup] = {}
         self.offsets = Offsets()
+
+    def knows(self, group_id: str) -> bool:
+        """Whether there are records of a classic group: its metadata, or offsets."""
+        return group_id in self.groups or self.offsets.has_any(group_id)
 
     def apply(
         self, key: bytes, value: bytes | None, record_offset: int, producer_id: int = NO_PRODUCER_ID
@@ -49,7 +61,10 @@ class DurableGroups:
         return decoded.group_id
 
     def _apply_consumer(self, key: bytes, value: bytes | None) -> str | None:
-        if int.from_bytes(key[:2]) not in CONSUMER_KEY_VERSIONS:
+        version = int.from_bytes(key[:2])
+        if version in SHARE_KEY_VERSIONS:
+            return self._apply_share(key, value)
+        if version not in CONSUMER_KEY_VERSIONS:
             return None
         decoded = read_consumer_key(key)
         group = self.consumer_groups.get(decoded.group_id)
@@ -65,7 +80,24 @@ class DurableGroups:
         group.apply(decoded, content)
         return decoded.group_id
 
+    def _apply_share(self, key: bytes, value: bytes | None) -> str:
+        decoded = read_share_key(key)
+        group = self.share_groups.get(decoded.group_id)
+        if value is None:
+            if group is not None and decoded.record_type is ShareRecordType.GROUP_METADATA:
+                del self.share_groups[decoded.group_id]
+            elif group is not None:
+                group.apply(decoded, None)
+            return decoded.group_id
+        content = read_share_value(decoded.record_type, value)
+        if group is None:
+            group = self.share_groups[decoded.group_id] = ShareGroup(decoded.group_id)
+        group.apply(decoded, content)
+        return decoded.group_id
+
     def comparable(self) -> tuple[object, ...]:
         """The whole state as plain values: equal states compare equal."""
         consumer_groups = {group_id: group.comparable() for group_id, group in self.consumer_groups.items()}
-        return self.groups, consumer_groups, self.offsets.as_dict(), self.offsets.pending_as_dict()
+        share_groups = {group_id: group.comparable() for group_id, group in self.share_groups.items()}
+        offsets = self.offsets
+        return self.groups, consumer_groups, offsets.as_dict(), offsets.pending_as_dict(), share_groups

@@ -12,41 +12,51 @@ after `wrote` it only changes the answer, for the record may still get through.
 Loading is `apply` for every record in order, then `loaded`; `resign` ends it.
 """
 
-from tidelog.groups import consumer_responses, responses
+from tidelog.groups import arguments, consumer_responses, responses, share_responses
 from tidelog.groups.admission import FULL_MESSAGE, Admission
+from tidelog.groups.classic_draft import ClassicGroups
 from tidelog.groups.classic_group import CLASSIC_GROUP_TYPE, ClassicGroup
 from tidelog.groups.classic_members import ClassicMembers
+from tidelog.groups.classic_requests import ClassicRequests
 from tidelog.groups.commands import (
+    AlterShareOffsets,
     Command,
     CommitOffsets,
     ConsumerHeartbeat,
     DeleteGroup,
     DeleteOffsets,
+    DeleteShareOffsets,
     ExpireOffsets,
     FetchOffsets,
     ForgetTopic,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    ShareHeartbeat,
+    ShareStateAnswered,
     SyncGroup,
     TimerFired,
 )
 from tidelog.groups.consumer_group import CONSUMER_GROUP_TYPE
 from tidelog.groups.consumer_requests import ConsumerRequests, is_consumer_timer
+from tidelog.groups.consumer_schemas import NOTHING, Partitions
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.member_memory import MemberMemory
-from tidelog.groups.member_requests import MemberRequests
 from tidelog.groups.membership import Rebalances
-from tidelog.groups.offset_requests import OffsetRequests
-from tidelog.groups.outbox import Outbox
+from tidelog.groups.offset_requests import OffsetRequests, commit_answer, fetch_answer
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
+from tidelog.groups.share_group import SHARE_GROUP_TYPE
+from tidelog.groups.share_offset_requests import ShareOffsetRequests
+from tidelog.groups.share_requests import SHARE_SESSION, ShareRequests
+from tidelog.groups.share_states import ShareStates
 from tidelog.groups.states import GroupState
 from tidelog.groups.topic_regex import Expressions, ImmediateExpressions
 from tidelog.model.effects import Effect
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import NO_PRODUCER_ID
 from tidelog.model.image import ClusterImage
+from tidelog.model.outbox import Outbox
 
 
 class GroupMachine:
@@ -61,26 +71,31 @@ class GroupMachine:
     ) -> None:
         """`memory` is what several machines of a broker share."""
         self.partition = partition
-        self.groups: dict[str, ClassicGroup] = {}
         self.durable = DurableGroups()
+        self.groups = ClassicGroups(self.durable)
         self._live = False
         self._admission = Admission(self.groups, self.durable, memory)
         self._outbox = Outbox(partition)
-        self._rebalances = Rebalances(self._outbox, settings)
-        self._members = MemberRequests(self.groups, self._outbox, self._rebalances)
+        self._rebalances = Rebalances(self.groups, self._outbox, settings)
+        self._members = ClassicRequests(self.groups, self._outbox, self._rebalances)
         self._offsets = OffsetRequests(self.groups, self.durable, self._outbox, self._rebalances)
         expressions = expressions or ImmediateExpressions()
         self._consumers = ConsumerRequests(
             self.groups, self.durable, self._outbox, self._rebalances, expressions
         )
+        self._share_states = ShareStates(self.durable, self._outbox)
+        self._shares = ShareRequests(
+            self.groups, self.durable, self._outbox, self._rebalances, self._share_states
+        )
+        self._share_offsets = ShareOffsetRequests(self.groups, self.durable, self._outbox, self._share_states)
         self._classic_members = ClassicMembers(self._consumers, self._outbox, self._members.join)
 
     def __repr__(self) -> str:
         return f"<GroupMachine partition={self.partition} groups={len(self.groups)}>"
 
     def observe(self, image: ClusterImage) -> None:
-        """The metadata that consumer groups' subscriptions are held against from here on."""
-        self._consumers.image = image
+        """The metadata that subscriptions are held against from here on."""
+        self._consumers.image = self._share_states.image = image
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self._rebalances.settings = settings
@@ -88,6 +103,15 @@ class GroupMachine:
     # ------------------------------------------------------------ deciding
 
     def handle(self, command: Command, now_ms: int) -> list[Effect]:
+        refusal = arguments.refusal(command, self._rebalances.settings)
+        if refusal is not None:
+            return [refusal]
+        self._take(command, now_ms)
+        return self._outbox.take()
+
+    def _take(self, command: Command, now_ms: int) -> None:
+        if self._takes_sharing(command, now_ms):
+            return
         match command:
             case Heartbeat():
                 self._classic_request(command, now_ms)
@@ -113,15 +137,60 @@ class GroupMachine:
                 self._offsets.expire(now_ms)
             case ForgetTopic():
                 self._offsets.forget_topic(command)
-        return self._outbox.take()
+                self._share_offsets.forget_topic(command.topic)
 
-    def _admits(self, command: JoinGroup | ConsumerHeartbeat, now_ms: int) -> bool:
+    def _takes_sharing(self, command: Command, now_ms: int) -> bool:
+        """Was this of share groups, or to one?"""
+        match command:
+            case ShareHeartbeat():
+                if self._admits(command, now_ms):
+                    self._shares.heartbeat(command, now_ms)
+            case ShareStateAnswered():
+                self._share_states.answered(command, now_ms)
+            case AlterShareOffsets():
+                self._share_offsets.alter(command)
+            case DeleteShareOffsets():
+                self._share_offsets.delete_offsets(command)
+            case ExpireOffsets() | ForgetTopic() | TimerFired():
+                return False
+            case _:
+                return self._refuses_share_group(command)
+        return True
+
+    def _refuses_share_group(self, command: "GroupCommand") -> bool:
+        """A request of the other protocols to a share group, which knows only DeleteGroups of them."""
+        group = self.durable.share_groups.get(command.group_id)
+        if group is None:
+            return False
+        not_found = ErrorCode.GROUP_ID_NOT_FOUND
+        message = f"Group {command.group_id} is not a consumer group."
+        match command:
+            case DeleteGroup():
+                self._share_offsets.delete_group(command, group)
+            case ConsumerHeartbeat():
+                self._outbox.reply(command.token, consumer_responses.heartbeat_error(not_found, message))
+            case JoinGroup():
+                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+                self._outbox.reply(command.token, responses.join_error(error, command.member_id))
+            case CommitOffsets():
+                self._outbox.reply(command.token, commit_answer(command, not_found))
+            case FetchOffsets():
+                self._outbox.reply(command.token, fetch_answer(command.group_id, not_found, ()))
+            case DeleteOffsets():
+                self._outbox.reply(command.token, {"error_code": not_found, "topics": ()})
+            case _:
+                return False
+        return True
+
+    def _admits(self, command: JoinGroup | ConsumerHeartbeat | ShareHeartbeat, now_ms: int) -> bool:
         """Whether there is room for what a member says of itself; if not it is told so."""
         if self._admission.admits(command, self._rebalances.settings.members_bytes_max, now_ms):
             return True
         full = ErrorCode.GROUP_MAX_SIZE_REACHED
         if isinstance(command, JoinGroup):
             refusal = responses.join_error(full, command.member_id)
+        elif isinstance(command, ShareHeartbeat):
+            refusal = share_responses.heartbeat_error(Refused(full, FULL_MESSAGE))
         else:
             refusal = consumer_responses.heartbeat_error(full, FULL_MESSAGE)
         self._outbox.reply(command.token, refusal)
@@ -155,6 +224,9 @@ class GroupMachine:
     def _timer_fired(self, command: TimerFired, now_ms: int) -> None:
         assert isinstance(command.key, tuple)
         kind, group_id, member_id = command.key
+        if kind == SHARE_SESSION:
+            self._shares.timer_fired(group_id, member_id, now_ms)
+            return
         if is_consumer_timer(kind):
             self._consumers.timer_fired(kind, group_id, member_id, now_ms)
             return
@@ -189,30 +261,11 @@ class GroupMachine:
 
     def appended(self, token: int, now_ms: int) -> list[Effect]:
         """The records survive us: answer those who were to wait for that."""
-        pending = self._outbox.pending.pop(token)
-        assert pending.written
-        if pending.on_appended is not None:
-            pending.on_appended(now_ms)
-        self._outbox.emit([answer for answer, _ in pending.waiting_reads])
-        return self._outbox.take()
+        return self._outbox.appended(token, now_ms)
 
     def append_refused(self, token: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Not in the log: take the step back. Written but not replicated in time: tell those who wait, and
-        keep new reads waiting, for the record is still on its way.
-        """
-        pending = self._outbox.pending[token]
-        on_failed, reads = pending.on_failed, pending.waiting_reads
-        if pending.written:
-            pending.on_appended = pending.on_failed = None
-            pending.waiting_reads = []
-        else:
-            del self._outbox.pending[token]
-            if pending.undo is not None:
-                pending.undo()
-        if on_failed is not None:
-            on_failed(error, now_ms)
-        self._outbox.emit([otherwise for _, otherwise in reads])
-        return self._outbox.take()
+        """Not in the log: take the step back. Written but not replicated in time: tell those who wait."""
+        return self._outbox.refused(token, error, now_ms)
 
     # ------------------------------------------------------------ state from records
 
@@ -228,14 +281,12 @@ class GroupMachine:
         group = self.groups.get(group_id)
         if group_id in self.durable.consumer_groups:
             if group is not None:
-                self._forget_classic(group)
+                # It is a consumer group now; whoever waited for the classic one has been told.
+                del self.groups[group_id]
         elif group is None:
             self._found(group_id)
-        elif group.is_in(GroupState.DEAD) and not self._has_contents(group_id):
-            del self.groups[group_id]
-            if self.durable.offsets.has_open_transactions(group_id):
-                # It was deleted under a transaction, which may go on.
-                self._found(group_id)
+        elif group.is_in(GroupState.DEAD):
+            self.groups.adopt(group)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction's marker: its offsets count from here, or are forgotten."""
@@ -243,21 +294,6 @@ class GroupMachine:
             known = group_id in self.groups or group_id in self.durable.consumer_groups
             if self._live and not known:
                 self._found(group_id)
-
-    def _forget_classic(self, group: ClassicGroup) -> None:
-        """The group is a consumer group now; whoever waited for the classic one has been told."""
-        for member in group.members.values():
-            group.await_join(member, None)
-            member.awaiting_sync = None
-        group.state = GroupState.DEAD
-        del self.groups[group.group_id]
-
-    def _has_contents(self, group_id: str) -> bool:
-        """Whether anything is left of a group, save what transactions hold back."""
-        return group_id in self.durable.groups or self.durable.offsets.has_committed(group_id)
-
-    def _is_durable(self, group_id: str) -> bool:
-        return group_id in self.durable.groups or self.durable.offsets.has_any(group_id)
 
     def _found(self, group_id: str) -> None:
         """A group that the records know and we do not: with metadata as it was, else a simple one with
@@ -278,13 +314,14 @@ class GroupMachine:
             if group_id not in self.groups and group_id not in self.durable.consumer_groups:
                 self._found(group_id)
         self._consumers.loaded(now_ms)
+        self._shares.loaded(now_ms)
         limit = self._rebalances.settings.group_max_size
-        for group in self.groups.values():
+        for group in list(self.groups.values()):
             for member in group.members.values():
                 self._rebalances.keep_session(group, member, now_ms)
             if len(group.members) > limit:
-                self._rebalances.cause = f"the loaded group has more than {limit} members"
-                self._rebalances.prepare_rebalance(group, now_ms)
+                cause = f"the loaded group has more than {limit} members"
+                self._rebalances.rebalance(group, cause, now_ms)
         return self._outbox.take()
 
     def hold_reads(self) -> int:
@@ -294,18 +331,10 @@ class GroupMachine:
     def resign(self, now_ms: int) -> list[Effect]:
         """Leadership is gone: everyone who waits here must ask elsewhere. Nothing is written any more."""
         self._live = False
-        effects: list[Effect] = []
-        for token in list(self._outbox.pending):
-            pending = self._outbox.pending.pop(token)
-            if pending.on_failed is not None:
-                pending.on_failed(ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms)
-            self._outbox.emit([otherwise for _, otherwise in pending.waiting_reads])
-            effects += self._outbox.take()
-        for group in self.groups.values():
-            for member in group.members.values():
-                self._rebalances.refuse_parked(group, member, ErrorCode.NOT_COORDINATOR, member.member_id)
-            if not group.is_in(GroupState.DEAD):
-                group.transition_to(GroupState.DEAD, now_ms)
+        effects = self._outbox.resign(now_ms)
+        self._share_states.resign()
+        for group in list(self.groups.values()):
+            self._rebalances.close(group, now_ms)
         return effects + self._outbox.take()
 
     # ------------------------------------------------------------ looking
@@ -324,6 +353,8 @@ class GroupMachine:
         if not types or CONSUMER_GROUP_TYPE in types:
             groups = self.durable.consumer_groups.values()
             found += (consumer_responses.listed(group) for group in groups)
+        if not types or SHARE_GROUP_TYPE in types:
+            found += (share_responses.listed(group) for group in self.durable.share_groups.values())
         return [group for group in found if not states or str(group["group_state"]).lower() in states]
 
     def describe_group(self, group_id: str, *, missing_is_error: bool) -> Response:
@@ -350,3 +381,31 @@ class GroupMachine:
         if group_id in self.groups:
             message = f"Group {group_id} is not a consumer group."
         return consumer_responses.described_missing(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+    def describe_share_group(self, group_id: str) -> Response:
+        """ShareGroupDescribe; a group of another kind is as unknown here as one that does not exist."""
+        group = self.durable.share_groups.get(group_id)
+        if group is not None:
+            return share_responses.described(group, self._consumers.image.topic_names_by_id)
+        message = f"Share group {group_id} not found."
+        if group_id in self.groups or group_id in self.durable.consumer_groups:
+            message = f"Group {group_id} is not a share group."
+        return consumer_responses.described_missing(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+    def share_partitions(self, group_id: str) -> Partitions:
+        """The partitions whose share coordinators can be asked for offsets (DescribeShareGroupOffsets)."""
+        group = self.durable.share_groups.get(group_id)
+        return NOTHING if group is None else group.states.assignable
+
+
+GroupCommand = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | ConsumerHeartbeat
+    | CommitOffsets
+    | FetchOffsets
+    | DeleteOffsets
+    | DeleteGroup
+)

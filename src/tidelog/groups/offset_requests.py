@@ -8,10 +8,8 @@ empty, or after the last commit where the group has no members by design (simple
 the topic any more.
 """
 
-from collections.abc import Callable
-from functools import partial
-
 from tidelog.groups import responses
+from tidelog.groups.classic_draft import ClassicDraft, ClassicGroups
 from tidelog.groups.classic_group import ClassicGroup
 from tidelog.groups.commands import (
     NO_RETENTION,
@@ -27,19 +25,18 @@ from tidelog.groups.consumer_draft import Draft
 from tidelog.groups.consumer_group import ConsumerGroup
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.membership import Rebalances
-from tidelog.groups.outbox import Outbox
 from tidelog.groups.responses import Response
 from tidelog.groups.schemas import (
     NO_EXPIRY,
     NO_STATE_TIMESTAMP,
     OffsetCommitValue,
-    group_metadata_key,
     offset_commit_key,
     offset_commit_value,
 )
 from tidelog.groups.states import GroupState
 from tidelog.model.effects import RecordPair
 from tidelog.model.errors import ErrorCode
+from tidelog.model.outbox import Outbox
 from tidelog.model.step_effects import coordinator_error
 
 GROUP_ID_NOT_FOUND_SINCE_VERSION = 9
@@ -57,7 +54,7 @@ class OffsetRequests:
 
     def __init__(
         self,
-        groups: dict[str, ClassicGroup],
+        groups: ClassicGroups,
         durable: DurableGroups,
         outbox: Outbox,
         rebalances: Rebalances,
@@ -77,7 +74,7 @@ class OffsetRequests:
         else:
             error = self._commit_fault(group, command)
         if error is not ErrorCode.NONE:
-            self._outbox.reply(command.token, _commit_answer(command, error))
+            self._outbox.reply(command.token, commit_answer(command, error))
             return
         if (
             group is not None
@@ -111,7 +108,7 @@ class OffsetRequests:
             self._outbox.reply(command.token, response)
 
         def on_failed(error: ErrorCode, now_ms: int) -> None:
-            self._outbox.reply(command.token, _commit_answer(command, coordinator_error(error)))
+            self._outbox.reply(command.token, commit_answer(command, coordinator_error(error)))
 
         self._outbox.append(
             records,
@@ -186,9 +183,7 @@ class OffsetRequests:
         classic = self._groups.get(command.group_id)
         group = self._durable.consumer_groups.get(command.group_id) or classic
         error = ErrorCode.NONE
-        if not command.group_id:
-            error = ErrorCode.INVALID_GROUP_ID
-        elif group is None or (classic is not None and classic.is_in(GroupState.DEAD)):
+        if group is None or (classic is not None and classic.is_in(GroupState.DEAD)):
             error = ErrorCode.GROUP_ID_NOT_FOUND
         elif (
             classic is not None and not classic.is_in(GroupState.EMPTY) and not classic.uses_consumer_protocol
@@ -246,15 +241,15 @@ class OffsetRequests:
         def on_appended(now_ms: int) -> None:
             self._outbox.reply(command.token, _delete_answer(command, ErrorCode.NONE))
 
-        def on_failed(error: ErrorCode, now_ms: int) -> None:
+        def on_failed(error: ErrorCode, now_ms: int, is_taken_back: bool = False) -> None:
             self._outbox.reply(command.token, _delete_answer(command, coordinator_error(error)))
 
-        undo: Callable[[], None] | None = None
         if group is not None:
-            undo = self._bury(group, records, now_ms)
+            draft = self._buried(group, records, now_ms)
+            self._groups.commit(draft, self._outbox, on_appended=on_appended, on_failed=on_failed)
         elif consumer_group is not None:
             records += _tombstones(consumer_group)
-        self._outbox.append(records, undo=undo, on_appended=on_appended, on_failed=on_failed)
+            self._outbox.append(records, on_appended=on_appended, on_failed=on_failed)
 
     def _all_offset_tombstones(self, group_id: str) -> list[RecordPair]:
         offsets = self._durable.offsets
@@ -262,16 +257,14 @@ class OffsetRequests:
         partitions.update(dict.fromkeys(offsets.pending_of_group(group_id)))
         return [(offset_commit_key(group_id, topic, partition), None) for topic, partition in partitions]
 
-    def _bury(self, group: ClassicGroup, records: list[RecordPair], now_ms: int) -> Callable[[], None]:
-        """Dead until the tombstone is applied, so that nobody joins a group that is going; returns the
-        way back.
-        """
-        before = group.snapshot()
-        records.append((group_metadata_key(group.group_id), None))
-        for member_id in list(group.pending_join_members):
-            self._rebalances.forget_pending(group, member_id)
-        group.transition_to(GroupState.DEAD, now_ms)
-        return partial(group.restore, before)
+    def _buried(self, group: ClassicGroup, records: list[RecordPair], now_ms: int) -> ClassicDraft:
+        """The end of a group, with its last records."""
+        draft = ClassicDraft(group, "deleted, or its last offset expired")
+        draft.records += records
+        for member_id in group.pending_join_members:
+            self._rebalances.forget_pending(draft, member_id)
+        draft.bury(now_ms)
+        return draft
 
     # ------------------------------------------------------------ expiry and deleted topics
 
@@ -287,10 +280,8 @@ class OffsetRequests:
                 self._outbox.append(records)
         for group in list(self._groups.values()):
             records, nothing_left = self._expired(group, now_ms)
-            bury = nothing_left and group.is_in(GroupState.EMPTY) and not group.pending_join_members
-            if bury:
-                undo = self._bury(group, records, now_ms)
-                self._outbox.append(records, undo=undo)
+            if nothing_left and group.is_in(GroupState.EMPTY) and not group.pending_join_members:
+                self._groups.commit(self._buried(group, records, now_ms), self._outbox)
             elif records:
                 self._outbox.append(records)
 
@@ -380,7 +371,7 @@ def _value_to_store(offset: OffsetToCommit, now_ms: int, expire_timestamp_ms: in
     )
 
 
-def _commit_answer(command: CommitOffsets, error: ErrorCode) -> Response:
+def commit_answer(command: CommitOffsets, error: ErrorCode) -> Response:
     by_topic: dict[str, list[Response]] = {}
     for offset in command.offsets:
         by_topic.setdefault(offset.topic, []).append(responses.committed_partition(offset.partition, error))

@@ -49,9 +49,6 @@ class Offsets:
     def has_any(self, group_id: str) -> bool:
         return group_id in self._by_group or group_id in self._open_transactions
 
-    def has_committed(self, group_id: str) -> bool:
-        return group_id in self._by_group
-
     def has_open_transactions(self, group_id: str) -> bool:
         return group_id in self._open_transactions
 
@@ -92,8 +89,10 @@ class Offsets:
     ) -> None:
         if value is None:
             _remove(self._by_group, key)
-            for open_producer_id in self._open_transactions.get(key.group_id, ()):
+            for open_producer_id in tuple(self._open_transactions.get(key.group_id, ())):
                 _remove(self._pending[open_producer_id], key)
+                if key.group_id not in self._pending[open_producer_id]:
+                    self._close_transaction(key.group_id, open_producer_id)
             return
         committed = CommittedOffset(value, record_offset)
         if producer_id == NO_PRODUCER_ID:
@@ -107,17 +106,20 @@ class Offsets:
         pending = self._pending.pop(producer_id, None)
         if pending is None:
             return []
-        for group_id in list(self._open_transactions):
-            open_transactions = self._open_transactions[group_id]
-            open_transactions.pop(producer_id, None)
-            if not open_transactions:
-                del self._open_transactions[group_id]
+        for group_id in pending:
+            self._close_transaction(group_id, producer_id)
         if committed:
             for group_id, by_topic in pending.items():
                 for topic, by_partition in by_topic.items():
                     for partition, offset in by_partition.items():
                         self._settle(OffsetCommitKey(group_id, topic, partition), offset)
         return list(pending)
+
+    def _close_transaction(self, group_id: str, producer_id: int) -> None:
+        open_transactions = self._open_transactions[group_id]
+        del open_transactions[producer_id]
+        if not open_transactions:
+            del self._open_transactions[group_id]
 
     def _settle(self, key: OffsetCommitKey, offset: CommittedOffset) -> None:
         existing = self._by_group.get(key.group_id, {}).get(key.topic, {}).get(key.partition)

@@ -30,7 +30,6 @@ from tidelog.groups.consumer_schemas import (
 )
 from tidelog.groups.consumer_schemas import MemberMetadata as ConsumerMemberMetadata
 from tidelog.groups.membership import Rebalances, join_timer, session_timer, sync_timer
-from tidelog.groups.outbox import Outbox
 from tidelog.groups.schemas import (
     GroupMetadataValue,
     MemberMetadata,
@@ -41,6 +40,7 @@ from tidelog.groups.states import GroupState
 from tidelog.model.effects import RecordPair
 from tidelog.model.errors import ErrorCode
 from tidelog.model.image import ClusterImage
+from tidelog.model.outbox import Outbox
 from tidelog.records.stored_fields import UnreadableRecord
 
 
@@ -154,8 +154,8 @@ class Migration:
             classic = self._groups[group.group_id]
             for member in classic.members.values():
                 self._rebalances.keep_session(classic, member, now_ms)
-            self._rebalances.cause = "the last member of the consumer protocol is gone"
-            self._rebalances.prepare_rebalance(classic, now_ms)
+            cause = "the last member of the consumer protocol is gone"
+            self._rebalances.rebalance(classic, cause, now_ms)
 
         return [record, *tombstones.records], on_written
 

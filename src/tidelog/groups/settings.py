@@ -38,10 +38,33 @@ class GroupSettings:
     allows_upgrade: bool = True
     """May a classic group with members become a consumer group?"""
     allows_downgrade: bool = True
+    share_session_timeout_ms: int = 45_000
+    share_heartbeat_interval_ms: int = 5_000
+    share_min_session_timeout_ms: int = 45_000
+    share_max_session_timeout_ms: int = 60_000
+    share_min_heartbeat_interval_ms: int = 5_000
+    share_max_heartbeat_interval_ms: int = 15_000
+    share_max_size: int = 200
+    share_initialize_retry_ms: int = 30_000
+    """When to ask share coordinators again that did not say they had begun; fixed here."""
     new_member_join_timeout_ms: int = 5 * 60 * 1_000
     """How long a parked JoinGroup keeps a member that never had an id; fixed in Kafka."""
     append_retry_ms: int = 500
     """When to try a timed step again whose records were refused."""
+
+    def share_times_of(self, configs: Mapping[str, str]) -> ConsumerTimes:
+        """What members of a share group are held to."""
+        session_ms = _within(
+            int(configs.get("share.session.timeout.ms", self.share_session_timeout_ms)),
+            self.share_min_session_timeout_ms,
+            self.share_max_session_timeout_ms,
+        )
+        heartbeat_ms = _within(
+            int(configs.get("share.heartbeat.interval.ms", self.share_heartbeat_interval_ms)),
+            self.share_min_heartbeat_interval_ms,
+            self.share_max_heartbeat_interval_ms,
+        )
+        return ConsumerTimes(session_ms, heartbeat_ms)
 
     @property
     def consumer_times(self) -> ConsumerTimes:

@@ -6,7 +6,7 @@ and an expression of more than `EXPRESSION_BYTES_MAX` bytes is compiled only if 
 dots, stars and groups: classes of Unicode and counted repeats take RE2 up to 30 microseconds a byte.
 
 An expression matches a name as a whole. Who matches many names does it away from the event loop: see
-`Expressions`, and `broker/topic_expressions.py` for the one that brokers have.
+`Expressions`, and `broker/coordinators/topic_expressions.py` for the one that brokers have.
 """
 
 import re

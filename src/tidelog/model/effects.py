@@ -51,7 +51,7 @@ class CancelTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TellEvent:
     """Something worth telling a person: `kind` in a few words, its fields, and why it happened."""
 
     kind: str
@@ -68,4 +68,4 @@ class Send:
     message: object
 
 
-Effect = Append | Reply | SetTimer | CancelTimer | Event | Send
+Effect = Append | Reply | SetTimer | CancelTimer | TellEvent | Send

@@ -1,7 +1,9 @@
 """Names and numbers that identify things, and the rules for valid topic names."""
 
 import re
+from random import Random
 from typing import NamedTuple
+from uuid import UUID
 
 NO_LEADER = -1
 NO_OFFSET = -1
@@ -36,6 +38,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def random_uuid(random: Random) -> UUID:
+    """A new id (version 4) from a source that a test may seed."""
+    return UUID(int=random.getrandbits(128), version=4)
 
 
 def topic_name_fault(name: str) -> str | None:

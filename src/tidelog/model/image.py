@@ -165,6 +165,10 @@ class ClusterImage:
             f"topics={len(self.topics)} partitions={self.partition_count}>"
         )
 
+    def name_of(self, topic: str | UUID) -> str | None:
+        """The name of a topic that is given by its name or id; None for an id that nobody has."""
+        return topic if isinstance(topic, str) else self.topic_names_by_id.get(topic)
+
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         name = self.topic_names_by_id.get(topic_id)
         return None if name is None else self.topics[name]

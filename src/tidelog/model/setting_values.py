@@ -42,7 +42,9 @@ def _parse_type(setting: Setting, text: str) -> SettingValue:
             except ValueError:
                 raise ValueError(f"{setting.name} must be a number, not {text!r}") from None
         case SettingType.LIST:
-            return tuple(item.strip() for item in text.split(",")) if text else ()
+            items = [item.strip() for item in text.split(",")] if text else []
+            # a choice that is made twice is made once
+            return tuple(dict.fromkeys(items) if setting.choices else items)
         case _:
             return text
 

@@ -230,11 +230,6 @@ class BrokerSettings:
         assert isinstance(value, int) and not isinstance(value, bool), f"{name} is not a set integer"
         return value
 
-    def get_float(self, name: str) -> float:
-        value = self._values[name]
-        assert isinstance(value, float | int) and not isinstance(value, bool), f"{name} is not a set number"
-        return float(value)
-
     def get_bool(self, name: str) -> bool:
         value = self._values[name]
         assert isinstance(value, bool), f"{name} is not a boolean"
@@ -331,12 +326,6 @@ class BrokerSettings:
             return value * synonym.factor if value >= 0 else -1
         return setting.default
 
-    def topic_value(self, name: str, topic_configs: Mapping[str, str]) -> SettingValue:
-        """The typed effective value of one topic setting."""
-        setting = TOPIC_SETTINGS[name]
-        text = topic_configs.get(name)
-        return parse_value(setting, text) if text is not None else self._topic_default(setting)
-
     def explain(self, name: str) -> Explanation:
         """The effective value of a broker setting with its source and everything it overrides."""
         setting = _row(name)
@@ -400,6 +389,14 @@ class BrokerSettings:
         for least, most in _ORDERED:
             if self.get_int(least) > self.get_int(most):
                 faults.append(f"{least} ({self.get(least)}) must not exceed {most} ({self.get(most)})")
+        queued_bytes_max, request_bytes_max = map(
+            self.get_int, ("queued.max.request.bytes", "socket.request.max.bytes")
+        )
+        if 0 < queued_bytes_max < request_bytes_max:
+            faults.append(
+                f"queued.max.request.bytes ({queued_bytes_max}) must not be below socket.request.max.bytes "
+                f"({request_bytes_max})"
+            )
         for name in ("group.consumer.assignors", "group.coordinator.rebalance.protocols"):
             if not self.get_list(name):
                 faults.append(f"{name} must not be empty")

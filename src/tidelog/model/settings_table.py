@@ -150,7 +150,10 @@ _NETWORK = (
     ),
     _broker(
         "queued.max.request.bytes", _LONG, -1, _MEDIUM,
-        "How many bytes of requests may wait before the broker stops reading; -1 sets no limit.", minimum=-1,
+        "How much memory requests that have not arrived whole may take together; a connection that would "
+        "need more is closed. 0 and -1 stand for 1 GiB. Else at least `socket.request.max.bytes`: one "
+        "request of that size always has room.",
+        minimum=-1,
     ),
     _broker(
         "request.timeout.ms", _INT, 30_000, _HIGH,

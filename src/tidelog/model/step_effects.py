@@ -4,7 +4,7 @@ an append that was refused.
 
 from collections.abc import Hashable, Mapping
 
-from tidelog.model.effects import CancelTimer, Effect, Event, Reply, Send, SetTimer
+from tidelog.model.effects import CancelTimer, Effect, Reply, Send, SetTimer, TellEvent
 from tidelog.model.errors import ErrorCode
 
 _COORDINATOR_ERROR_OF_APPEND_ERROR = {
@@ -54,7 +54,7 @@ class StepEffects:
         self._effects.append(Send(message))
 
     def event(self, kind: str, fields: Mapping[str, object], cause: str) -> None:
-        self._effects.append(Event(kind, fields, cause))
+        self._effects.append(TellEvent(kind, fields, cause))
 
     def emit(self, effects: list[Effect]) -> None:
         self._effects += effects

@@ -93,10 +93,12 @@ def check_request(
     return ErrorCode.NONE
 
 
-def _feature_tags(features: Mapping[str, Feature], epoch: int) -> bytes:
-    supported = unsigned_varint(len(features) + 1) + b"".join(
+def _feature_tags(features: Mapping[str, Feature], epoch: int, version: int) -> bytes:
+    # clients that speak no later version than 3 may not be able to read a lowest level of 0
+    told = {name: f for name, f in features.items() if version >= 4 or f.min_level > 0}
+    supported = unsigned_varint(len(told) + 1) + b"".join(
         compact_string(name) + struct.pack(">hh", f.min_level, f.max_level) + b"\x00"
-        for name, f in features.items()
+        for name, f in told.items()
     )
     finalized = {name: f for name, f in features.items() if f.finalized_level > 0}
     final = unsigned_varint(len(finalized) + 1) + b"".join(
@@ -137,7 +139,7 @@ def _encode_body(version: int, error: ErrorCode, features: tuple[tuple[str, Feat
     if version >= 1:
         body += INT32.pack(0)  # throttle time
     if version >= 3:
-        body += _feature_tags(dict(features), 0) if listed else b"\x00"
+        body += _feature_tags(dict(features), 0, version) if listed else b"\x00"
     return body
 
 

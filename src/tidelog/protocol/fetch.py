@@ -17,6 +17,7 @@
     v7           error int16, session_id int32 after throttle_time_ms
     v11          preferred_read_replica int32 after aborted
     v12          flexible; tagged diverging epoch (0), current leader (1), snapshot id (2)
+    v16          tagged node endpoints (0) of the current leaders; told to clients since then (KIP-951)
 
 `encode_response` returns a list of chunks: bytes, and whatever range objects the caller gave as records. The
 caller sends them in order; the frame size already counts the ranges.
@@ -28,6 +29,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.current_leaders import LeaderEndpoint, endpoints_bytes, leader_bytes, tagged
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
@@ -47,12 +49,14 @@ from tidelog.protocol.primitives import (
     too_many_partitions,
     unsigned_varint,
 )
-from tidelog.protocol.slices import paced
+from tidelog.protocol.slices import STEP, paced, pieces_of
 
 FIRST_FLEXIBLE = 12
 FIRST_TOPIC_ID = 13
 FIRST_SESSION = 7
+FIRST_CURRENT_LEADER = 16
 
+READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 CONSUMER_REPLICA_ID = -1
 
@@ -63,6 +67,7 @@ _INT32_INT64 = struct.Struct(">iq")
 TAG_REPLICA_STATE = 1
 TAG_CURRENT_LEADER = 1
 TAG_DIVERGING_EPOCH = 0
+TAG_NODE_ENDPOINTS = 0
 
 
 class FetchPartition(NamedTuple):
@@ -99,7 +104,8 @@ def _partition_layout(version: int) -> struct.Struct:
     return struct.Struct(">" + fields + ("q" if version >= 5 else "") + "i")
 
 
-_PARTITION = {version: _partition_layout(version) for version in range(4, 19)}
+#: what a request has of a partition
+LAYOUTS = {version: _partition_layout(version) for version in range(4, 19)}
 
 
 def _fetch_partition(values: tuple[int, ...], version: int) -> FetchPartition:
@@ -185,7 +191,7 @@ def _decode_topics(
 ) -> tuple[list[tuple[str | UUID, list[FetchPartition]]], int]:
     flexible = version >= FIRST_FLEXIBLE
     read_length = read_compact_array_length if flexible else read_array_length
-    layout = _PARTITION[version]
+    layout = LAYOUTS[version]
     topics: list[tuple[str | UUID, list[FetchPartition]]] = []
     count, position = read_length(buffer, position)
     left = PARTITIONS_MAX - count
@@ -290,10 +296,8 @@ def _partition_tags(fetched: "PartitionFetched[R]") -> bytes:
     if fetched.diverging_epoch is not None:
         tags.append((TAG_DIVERGING_EPOCH, _INT32_INT64.pack(*fetched.diverging_epoch) + b"\x00"))
     if fetched.current_leader is not None:
-        tags.append((TAG_CURRENT_LEADER, struct.pack(">ii", *fetched.current_leader) + b"\x00"))
-    return unsigned_varint(len(tags)) + b"".join(
-        unsigned_varint(tag) + unsigned_varint(len(data)) + data for tag, data in tags
-    )
+        tags.append((TAG_CURRENT_LEADER, leader_bytes(fetched.current_leader)))
+    return tagged(tags)
 
 
 #: throttle time, error, session id
@@ -304,6 +308,11 @@ def _plain_count(count: int) -> bytes:
     return INT32.pack(count)
 
 
+def _joined(parts: list[bytes]) -> list[bytes]:
+    """The parts as one piece; many may be large together, for names of topics are long."""
+    return [b"".join(parts)] if len(parts) <= STEP else pieces_of(parts)
+
+
 def encode_response(
     topics: Sequence[tuple[str | UUID, Sequence["PartitionFetched[R]"]]],
     version: int,
@@ -312,8 +321,9 @@ def encode_response(
     session_id: int = 0,
     error: int = ErrorCode.NONE,
     throttle_time_ms: int = 0,
+    endpoints: list[LeaderEndpoint] | None = None,
 ) -> list[bytes | R]:
-    """Encode a response frame as chunks of bytes and ranges."""
+    """Encode a response frame as chunks of bytes and ranges; `endpoints` from `FIRST_CURRENT_LEADER` on."""
     flexible = version >= FIRST_FLEXIBLE
     count = unsigned_varint if flexible else _plain_count
     parts = [_TOP_RESPONSE.pack(throttle_time_ms, error, session_id)]
@@ -332,7 +342,7 @@ def encode_response(
             parts.append(_partition_head(fetched, version))
             if fetched.records is not None:
                 ranges_bytes += fetched.records.size_bytes
-                chunks.append(b"".join(parts))
+                chunks += _joined(parts)
                 chunks.append(fetched.records)
                 parts = []
             if flexible:
@@ -342,10 +352,12 @@ def encode_response(
                     parts.append(_partition_tags(fetched))
         if flexible:
             parts.append(NO_TAGS)
-    if flexible:
+    if endpoints:
+        parts.append(tagged([(TAG_NODE_ENDPOINTS, endpoints_bytes(endpoints))]))
+    elif flexible:
         parts.append(NO_TAGS)
     if parts:
-        chunks.append(b"".join(parts))
+        chunks += _joined(parts)
     size = ranges_bytes
     for chunk in chunks:
         if isinstance(chunk, bytes):
@@ -356,3 +368,12 @@ def encode_response(
         prefix = RESPONSE_PREFIX.pack(size + 4, correlation_id)
     chunks[0] = prefix + chunks[0]  # type: ignore[operator]  # the first chunk is always bytes
     return chunks
+
+
+def with_throttle_time(answer: list[bytes | R], version: int, throttle_time_ms: int) -> list[bytes | R]:
+    """An answer of `encode_response`; its time to wait is this one, unless that was longer."""
+    head = answer[0]
+    assert isinstance(head, bytes)
+    position = (RESPONSE_PREFIX_FLEXIBLE if version >= FIRST_FLEXIBLE else RESPONSE_PREFIX).size
+    longest_ms = max(throttle_time_ms, INT32.unpack_from(head, position)[0])
+    return [head[:position] + INT32.pack(longest_ms) + head[position + INT32.size :], *answer[1:]]

@@ -7,7 +7,6 @@ header without tags, because a client reads that answer before it knows which ve
 """
 
 import struct
-from typing import NamedTuple
 
 from tidelog.protocol.apis import API_VERSIONS, Api
 from tidelog.protocol.primitives import (
@@ -25,16 +24,9 @@ RESPONSE_PREFIX = struct.Struct(">ii")
 #: the same followed by an empty section of tagged fields
 RESPONSE_PREFIX_FLEXIBLE = struct.Struct(">iib")
 
+#: what says how long a frame is, in front of it
+FRAME_SIZE_BYTES = 4
 FRAME_SIZE_MIN = REQUEST_PREFIX.size
-
-
-class RequestHeader(NamedTuple):
-    """The start of a request; the client id follows at `REQUEST_PREFIX.size`."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id_length: int
 
 
 def read_client_id(frame: memoryview, length: int) -> str | None:

@@ -13,7 +13,6 @@ kio itself takes about 150 ms to import, so nothing here touches it until the fi
 `warm` imports it in the background after start-up.
 """
 
-import dataclasses
 import importlib
 import sys
 from functools import cache
@@ -23,10 +22,7 @@ from tidelog.protocol.apis import Api
 from tidelog.protocol.primitives import malformed_if_fails
 from tidelog.protocol.schema_reader import Reader, entity_reader, read_limited
 from tidelog.protocol.schema_writer import Fields, Write, entity_writer
-from tidelog.protocol.slices import checkpoint
-
-#: answers above this are not put together
-PIECE_BYTES = 1 << 20
+from tidelog.protocol.slices import pieces_of
 
 __all__ = [
     "Fields",
@@ -83,17 +79,7 @@ def encode_response_pieces(api: Api, version: int, fields: Fields) -> list[bytes
     """The same in pieces of about a megabyte, at least one; putting them together can be put aside."""
     out: list[bytes] = []
     _writer(api.module, version)(fields, out)
-    pieces: list[bytes] = []
-    first = size = 0
-    for number, part in enumerate(out):
-        size += len(part)
-        if size >= PIECE_BYTES:
-            pieces.append(b"".join(out[first : number + 1]))
-            first, size = number + 1, 0
-            checkpoint()
-    if size or not pieces:
-        pieces.append(b"".join(out[first:]))
-    return pieces
+    return pieces_of(out)
 
 
 def encode_request(api: Api, version: int, fields: Fields) -> bytes:
@@ -110,9 +96,3 @@ def _encoded(write: Write, fields: Fields) -> bytes:
     out: list[bytes] = []
     write(fields, out)
     return b"".join(out)
-
-
-def unknown_fields(api: Api, version: int, fields: Fields) -> set[str]:
-    """The top-level names in `fields` that this version's response does not have (for tests)."""
-    message = _message_class(api.module, version, "response")
-    return set(fields) - {field.name for field in dataclasses.fields(message)}

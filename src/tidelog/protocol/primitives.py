@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
-INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
@@ -24,7 +23,6 @@ PRODUCED_PARTITIONS_MAX = 20_000
 TAGS_MAX = 1_000
 #: the longest string in bytes, in every version: what a 16-bit length can say, and what we could send back
 STRING_BYTES_MAX = 32_767
-ZERO_UUID = UUID(int=0)
 
 
 class MalformedRequest(ValueError):

@@ -9,7 +9,7 @@
                  log_append_time int64]], throttle_time_ms int32
     v5           log_start_offset int64 after log_append_time
     v8           record_errors [batch_index int32, message nullable_string], error_message nullable_string
-    v10          tagged current leader and node endpoints (KIP-951), sent by brokers that moved a leader
+    v10          tagged current leader (0) of a partition, node endpoints (0) of the answer (KIP-951)
 
 The codec is written by hand because every byte of traffic passes through it: `records` are memoryviews of
 the receive buffer, which the partition patches and appends in place.
@@ -20,9 +20,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.current_leaders import CurrentLeaders, endpoints_bytes, leader_bytes, tagged
 from tidelog.protocol.headers import RESPONSE_PREFIX, RESPONSE_PREFIX_FLEXIBLE
 from tidelog.protocol.primitives import (
     INT32,
+    NO_TAGS,
     PRODUCED_PARTITIONS_MAX,
     MalformedRequest,
     checked_slice,
@@ -44,10 +46,13 @@ from tidelog.protocol.primitives import (
     too_many_partitions,
     unsigned_varint,
 )
-from tidelog.protocol.slices import paced
+from tidelog.protocol.slices import STEP, paced, pieces_of
 
 FIRST_FLEXIBLE = 9
 FIRST_TOPIC_ID = 13
+FIRST_CURRENT_LEADER = 10
+TAG_CURRENT_LEADER = 0
+TAG_NODE_ENDPOINTS = 0
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_LENGTH = struct.Struct(">ii")
@@ -164,8 +169,8 @@ _V9_PARTITION = struct.Struct(">ihqqqBH")  # without record errors, message and 
 _V8_CLEAN_TAIL = b"\x00\x00\x00\x00\xff\xff"  # no record errors, no message
 
 
-def _partition_tail(produced: PartitionProduced, version: int) -> bytes:
-    """Record errors and message of one partition, from version 8 on."""
+def _partition_tail(produced: PartitionProduced, version: int, tags: bytes = NO_TAGS) -> bytes:
+    """Record errors, message and tagged fields of one partition, from version 8 on."""
     flexible = version >= FIRST_FLEXIBLE
     if not flexible and not produced.record_errors and produced.error_message is None:
         return _V8_CLEAN_TAIL
@@ -178,15 +183,62 @@ def _partition_tail(produced: PartitionProduced, version: int) -> bytes:
             parts.append(b"\x00")
     parts.append(text(produced.error_message))
     if flexible:
-        parts.append(b"\x00")
+        parts.append(tags)
     return b"".join(parts)
 
 
 def encode_response(
-    topics: list[ProducedTopic], version: int, correlation_id: int, throttle_time_ms: int = 0
+    topics: list[ProducedTopic],
+    version: int,
+    correlation_id: int,
+    throttle_time_ms: int = 0,
+    *,
+    leaders: CurrentLeaders | None = None,
 ) -> bytes:
-    """Encode a whole response frame."""
+    """Encode a whole response frame; `leaders` is needed where a partition may be led elsewhere."""
+    return b"".join(_response_parts(topics, version, correlation_id, throttle_time_ms, leaders))
+
+
+def encode_response_pieces(
+    topics: list[ProducedTopic],
+    version: int,
+    correlation_id: int,
+    throttle_time_ms: int = 0,
+    *,
+    leaders: CurrentLeaders | None = None,
+) -> bytes | list[bytes]:
+    """The same for any number of topics: a large one is in pieces, and so is one that names endpoints.
+
+    The last of the pieces is `throttle_time_ms` and what is behind it.
+    """
+    parts = _response_parts(topics, version, correlation_id, throttle_time_ms, leaders)
     flexible = version >= FIRST_FLEXIBLE
+    if len(parts) <= STEP and (not flexible or parts[-1] == NO_TAGS):
+        return b"".join(parts)
+    last = 2 if flexible else 1
+    return [*pieces_of(parts[:-last]), b"".join(parts[-last:])]
+
+
+def with_throttle_time(
+    answer: bytes | list[bytes], version: int, throttle_time_ms: int
+) -> bytes | list[bytes]:
+    """An answer of `encode_response_pieces` with another time to wait."""
+    if isinstance(answer, list):
+        return [*answer[:-1], INT32.pack(throttle_time_ms) + answer[-1][INT32.size :]]
+    position = len(answer) - INT32.size - (len(NO_TAGS) if version >= FIRST_FLEXIBLE else 0)
+    return answer[:position] + INT32.pack(throttle_time_ms) + answer[position + INT32.size :]
+
+
+def _response_parts(
+    topics: list[ProducedTopic],
+    version: int,
+    correlation_id: int,
+    throttle_time_ms: int,
+    leaders: CurrentLeaders | None,
+) -> list[bytes]:
+    flexible = version >= FIRST_FLEXIBLE
+    if version < FIRST_CURRENT_LEADER:
+        leaders = None
     pack_clean = _V9_PARTITION.pack
     parts: list[bytes] = [b"", unsigned_varint(len(topics) + 1) if flexible else INT32.pack(len(topics))]
     for topic, partitions in paced(topics):
@@ -200,7 +252,10 @@ def encode_response(
             parts.append(topic.bytes + unsigned_varint(count + 1))
         for produced in paced(partitions):
             index, error, base_offset, log_append_time_ms, log_start_offset, record_errors, message = produced
-            if flexible and not record_errors and message is None:
+            if leaders is not None and error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                tags = tagged([(TAG_CURRENT_LEADER, leader_bytes(leaders.of(topic, index)))])
+                parts += (_V5_PARTITION.pack(*produced[:5]), _partition_tail(produced, version, tags))
+            elif flexible and not record_errors and message is None:
                 row = pack_clean(index, error, base_offset, log_append_time_ms, log_start_offset, 1, 0)
                 parts.append(row)
             elif version >= 5:
@@ -213,10 +268,11 @@ def encode_response(
             parts.append(b"\x00")
     parts.append(INT32.pack(throttle_time_ms))
     if flexible:
-        parts.append(b"\x00")
+        endpoints = [] if leaders is None else leaders.endpoints()
+        parts.append(tagged([(TAG_NODE_ENDPOINTS, endpoints_bytes(endpoints))]) if endpoints else NO_TAGS)
     size = sum(map(len, parts))
     if flexible:
         parts[0] = RESPONSE_PREFIX_FLEXIBLE.pack(size + 5, correlation_id, 0)
     else:
         parts[0] = RESPONSE_PREFIX.pack(size + 4, correlation_id)
-    return b"".join(parts)
+    return parts

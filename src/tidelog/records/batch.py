@@ -37,9 +37,9 @@ HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 MAGIC = 2
 
-BATCH_LENGTH_POSITION = 8
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
+_LAST_ATTRIBUTES_BYTE = ATTRIBUTES_POSITION + 1
 LAST_OFFSET_DELTA_POSITION = 23
 MAX_TIMESTAMP_POSITION = 35
 PRODUCER_ID_POSITION = 43
@@ -130,18 +130,9 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
-    def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp_ms` is the time from which tombstones may go (KIP-534)."""
-        return bool(self.attributes & DELETE_HORIZON_BIT)
-
-    @property
     def delete_horizon_ms(self) -> int | None:
+        """The time from which tombstones may go (KIP-534), where `base_timestamp_ms` is that."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
-
-    @property
-    def has_producer(self) -> bool:
-        """Whether an idempotent or transactional producer wrote the batch."""
-        return self.producer_id >= 0
 
 
 _unpack_header = HEADER.unpack_from
@@ -151,6 +142,15 @@ _new_tuple = tuple.__new__
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """Read the header at `position`. The caller has made sure that HEADER_SIZE bytes are there."""
     return _new_tuple(BatchHeader, _unpack_header(buffer, position))
+
+
+def is_transactional(batch: memoryview | None) -> bool:
+    """Whether a produced batch belongs to a transaction, by a look at one byte of its header."""
+    return (
+        batch is not None
+        and len(batch) >= HEADER_SIZE
+        and batch[_LAST_ATTRIBUTES_BYTE] & TRANSACTIONAL_BIT != 0
+    )
 
 
 def checksum(buffer: bytes | bytearray | memoryview, position: int, size_bytes: int) -> int:
@@ -212,11 +212,3 @@ def patch_max_timestamp(
     crc = checksum(buffer, position, size_bytes)
     _CRC.pack_into(buffer, position + CRC_POSITION, crc)
     return crc
-
-
-def patch_log_append_time(
-    buffer: bytearray | memoryview, position: int, size_bytes: int, timestamp_ms: int
-) -> int:
-    """Give all records of the batch the broker's time; return the new checksum."""
-    attributes: int = _ATTRIBUTES.unpack_from(buffer, position + ATTRIBUTES_POSITION)[0]
-    return patch_max_timestamp(buffer, position, size_bytes, attributes | LOG_APPEND_TIME_BIT, timestamp_ms)

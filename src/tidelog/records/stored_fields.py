@@ -24,6 +24,16 @@ def text(encoded: bytes) -> str:
         raise UnreadableRecord("a string is not UTF-8") from error
 
 
+def varint_field(number: int) -> bytes:
+    """An unsigned varint, as the lengths of the flexible versions are."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
 class Reader:
     """A cursor over one stored key or value; raises `UnreadableRecord` where the bytes end too early."""
 

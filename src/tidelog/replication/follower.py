@@ -22,7 +22,7 @@ OPENING_EPOCH = 0
 INT32_MAX = 2**31 - 1
 
 
-class Position(NamedTuple):
+class ReplicaPosition(NamedTuple):
     """Where a replica stands: what its leader is told of one partition."""
 
     leader_epoch: int
@@ -36,7 +36,7 @@ class SessionRequest(NamedTuple):
 
     session_id: int
     session_epoch: int
-    wanted: list[tuple[PartitionKey, Position]]
+    wanted: list[tuple[PartitionKey, ReplicaPosition]]
     forgotten: list[PartitionKey]
     generation: int
 
@@ -59,7 +59,7 @@ class FollowerSession:
         self.epoch = OPENING_EPOCH
         self._generation = 0
         self._opening = False
-        self._positions: dict[PartitionKey, Position] = {}
+        self._positions: dict[PartitionKey, ReplicaPosition] = {}
         #: what the leader has to be told with the next request
         self._changed: dict[PartitionKey, None] = {}
         self._forgotten: dict[PartitionKey, None] = {}
@@ -70,16 +70,16 @@ class FollowerSession:
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._positions
 
-    def position(self, key: PartitionKey) -> Position | None:
+    def position(self, key: PartitionKey) -> ReplicaPosition | None:
         return self._positions.get(key)
 
-    def follow(self, key: PartitionKey, position: Position) -> None:
+    def follow(self, key: PartitionKey, position: ReplicaPosition) -> None:
         """Go on with a partition at this position."""
         if self._positions.get(key) != position:
             self._positions[key] = position
             self._changed[key] = None
 
-    def follow_anew(self, key: PartitionKey, position: Position) -> None:
+    def follow_anew(self, key: PartitionKey, position: ReplicaPosition) -> None:
         """Fetch a partition from this position on, as if it had not been fetched before.
 
         An answer that is still to come for it is not going to be used, but the leader believes that what it

@@ -51,11 +51,11 @@ class Deferred(NamedTuple):
 
 
 Verdict = Challenge | Accepted | Rejected
-Outcome = Challenge | Accepted | Rejected | Deferred
+ExchangeOutcome = Challenge | Accepted | Rejected | Deferred
 
 
 class Exchange(Protocol):
     """One run of one mechanism."""
 
-    def respond(self, data: bytes) -> Outcome:
+    def respond(self, data: bytes) -> ExchangeOutcome:
         """Take what the client sent."""

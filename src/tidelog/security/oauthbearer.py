@@ -15,7 +15,7 @@ from tidelog.security.exchange import (
     Accepted,
     Challenge,
     Deferred,
-    Outcome,
+    ExchangeOutcome,
     Rejected,
     Verdict,
 )
@@ -45,7 +45,7 @@ class OAuthBearerExchange:
         self._check = check
         self._refusal = ""
 
-    def respond(self, data: bytes) -> Outcome:
+    def respond(self, data: bytes) -> ExchangeOutcome:
         if self._refusal:
             # Whatever is said now, the answer is the same as what was told before.
             return Rejected(self._refusal, _json_status())

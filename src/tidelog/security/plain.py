@@ -10,7 +10,14 @@ import hmac
 from collections.abc import Mapping
 
 from tidelog.model.credentials import SCRAM_SHA_256, SCRAM_SHA_512
-from tidelog.security.exchange import OTHER_AUTHORIZATION, Accepted, Deferred, Outcome, Rejected, Verdict
+from tidelog.security.exchange import (
+    OTHER_AUTHORIZATION,
+    Accepted,
+    Deferred,
+    ExchangeOutcome,
+    Rejected,
+    Verdict,
+)
 from tidelog.security.scram import Users, fictional_credential, password_fits
 
 MESSAGE_BYTES_MAX = 4_096
@@ -24,7 +31,7 @@ class PlainExchange:
         self._passwords = passwords
         self._users = users
 
-    def respond(self, data: bytes) -> Outcome:
+    def respond(self, data: bytes) -> ExchangeOutcome:
         if len(data) > MESSAGE_BYTES_MAX:
             return Rejected(f"a PLAIN message of {len(data)} bytes", _INVALID)
         try:

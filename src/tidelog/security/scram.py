@@ -25,7 +25,7 @@ from tidelog.security.exchange import (
     Accepted,
     Challenge,
     Deferred,
-    Outcome,
+    ExchangeOutcome,
     Rejected,
     Verdict,
 )
@@ -127,7 +127,7 @@ class ScramExchange:
     def __repr__(self) -> str:
         return f"<ScramExchange {self._mechanism} user={self._user!r}>"
 
-    def respond(self, data: bytes) -> Outcome:
+    def respond(self, data: bytes) -> ExchangeOutcome:
         if len(data) > MESSAGE_BYTES_MAX:
             return Rejected(f"a SCRAM message of {len(data)} bytes")
         try:
@@ -138,7 +138,7 @@ class ScramExchange:
             return self._first(text)
         return self._final(text)
 
-    def _first(self, text: str) -> Outcome:
+    def _first(self, text: str) -> ExchangeOutcome:
         match = _FIRST.fullmatch(text)
         user = None if match is None else _unescaped(match["name"])
         if match is None or not user:
@@ -163,7 +163,7 @@ class ScramExchange:
         self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
         return Challenge(self._server_first.encode())
 
-    def _token_challenge(self, token_id: str) -> Outcome:
+    def _token_challenge(self, token_id: str) -> ExchangeOutcome:
         """The same salt, iterations and time whether there is such a token or not."""
         token = self._token = self._users.token(token_id)
         password = secrets.token_urlsafe() if token is None else self._users.token_password(token_id)

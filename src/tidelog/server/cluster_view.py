@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.model.addresses import address_text
+from tidelog.protocol.apis import METADATA
 from tidelog.protocol.primitives import (
     DECODING_ERRORS,
     INT32,
@@ -21,7 +22,6 @@ from tidelog.protocol.primitives import (
 if TYPE_CHECKING:
     from tidelog.client.client_settings import ClientSettings
 
-METADATA_API_KEY = 3
 METADATA_VERSION = 1
 ALL_TOPICS = -1
 NO_TOPICS = 0
@@ -78,7 +78,7 @@ def ask(
     host, _, port = address.rpartition(":")
     if security is not None:
         return _ask_securely((host.strip("[]"), int(port)), topics, security)
-    header = struct.pack(">hhih", METADATA_API_KEY, METADATA_VERSION, 0, len(CLIENT_ID)) + CLIENT_ID
+    header = struct.pack(">hhih", METADATA, METADATA_VERSION, 0, len(CLIENT_ID)) + CLIENT_ID
     request = header + INT32.pack(ALL_TOPICS if topics else NO_TOPICS)
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_seconds) as channel:
@@ -103,7 +103,7 @@ def _ask_securely(address: tuple[str, int], topics: bool, security: "ClientSetti
         link = Link.open(*address, security)
         try:
             body = INT32.pack(ALL_TOPICS if topics else NO_TOPICS)
-            return _parse(link.receive(link.send(METADATA_API_KEY, METADATA_VERSION, body)), 0)
+            return _parse(link.receive(link.send(METADATA, METADATA_VERSION, body)), 0)
         finally:
             link.close()
     except (ClientFault, *DECODING_ERRORS) as fault:

@@ -12,8 +12,9 @@
 With `tidelog.metrics.credentials.file` /metrics and /events are for whoever shows one of its passwords (basic
 authentication) or tokens (bearer); /healthz and /readyz are open to everybody. A wrong one is answered late.
 
-GET and HEAD only; it listens on the loopback unless told otherwise. Limits: `CONNECTIONS_MAX` connections,
-`REQUEST_BYTES_MAX` of request, `IDLE_SECONDS` of silence; who does not read its answers gets no more of them.
+GET and HEAD only, read and written by h11; it listens on the loopback unless told otherwise. Limits:
+`CONNECTIONS_MAX` connections, `REQUEST_BYTES_MAX` of request, `IDLE_SECONDS` of silence; who does not read
+its answers gets no more of them.
 """
 
 import asyncio
@@ -24,14 +25,19 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import parse_qs, urlsplit
 
-from tidelog.broker.exposition import CONTENT_TYPE, single
+import h11
+
+from tidelog.broker.runtime.background_jobs import BackgroundJobs
+from tidelog.broker.runtime.deferred import Deferred
+from tidelog.broker.telemetry.exposition import CONTENT_TYPE, single
+from tidelog.broker.telemetry.health import Health
 from tidelog.model.addresses import EVERYWHERE, address_text
 from tidelog.server.process_metrics import LoopProbe, connection_families, process_families
 
 if TYPE_CHECKING:
-    from tidelog.broker.scrape import Scrape
+    from tidelog.broker.telemetry.scrape import Scrape
     from tidelog.security.http_credentials import HttpCredentials
-    from tidelog.server.edge import Edge
+    from tidelog.server.socket_server import SocketServer
 
 CONNECTIONS_MAX = 64
 REQUEST_BYTES_MAX = 8 << 10
@@ -43,11 +49,12 @@ TEXT_TYPE = "text/plain; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/readyz")
 #: trying passwords is slow, one at a time on a connection
 REFUSAL_DELAY_SECONDS = 0.1
-_HEAD_END = b"\r\n\r\n"
 _HEADERS = {
-    HTTPStatus.METHOD_NOT_ALLOWED: "Allow: GET, HEAD\r\n",
-    HTTPStatus.UNAUTHORIZED: 'WWW-Authenticate: Basic realm="tidelog", charset="UTF-8"\r\n'
-    'WWW-Authenticate: Bearer realm="tidelog"\r\n',
+    HTTPStatus.METHOD_NOT_ALLOWED: (("Allow", "GET, HEAD"),),
+    HTTPStatus.UNAUTHORIZED: (
+        ("WWW-Authenticate", 'Basic realm="tidelog", charset="UTF-8"'),
+        ("WWW-Authenticate", 'Bearer realm="tidelog"'),
+    ),
 }
 
 
@@ -65,14 +72,25 @@ Answer = Callable[[Page], None]
 class MetricsEndpoint:
     """The listener of one broker."""
 
-    def __init__(self, edge: "Edge", credentials: "HttpCredentials | None" = None) -> None:
+    def __init__(
+        self,
+        socket_server: "SocketServer",
+        node_id: int,
+        health: Health,
+        scrape: "Deferred[Scrape]",
+        jobs: BackgroundJobs,
+        credentials: "HttpCredentials | None" = None,
+    ) -> None:
         """Without `credentials` everybody may read everything."""
-        self._edge = edge
+        self._socket_server = socket_server
+        self._node_id = node_id
+        self._health = health
+        self._scrape = scrape
+        self._jobs = jobs
         self._credentials = credentials
-        self._loop = edge.loop
-        self._probe = LoopProbe(edge.loop)
+        self._loop = socket_server.loop
+        self._probe = LoopProbe(socket_server.loop)
         self._server: asyncio.Server | None = None
-        self._scrape: Scrape | None = None
         #: who waits for the scrape that is under way
         self._waiting: list[Answer] = []
         self._scrape_seconds = 0.0
@@ -116,7 +134,7 @@ class MetricsEndpoint:
             case "/metrics":
                 self._answer_metrics(then)
             case "/healthz":
-                then(Page(HTTPStatus.OK, TEXT_TYPE, self._health()))
+                then(Page(HTTPStatus.OK, TEXT_TYPE, self._liveness_text()))
             case "/readyz":
                 then(self._readiness())
             case "/events":
@@ -129,38 +147,19 @@ class MetricsEndpoint:
     def _may_read(self, authorization: str) -> bool:
         return self._credentials is None or self._credentials.accepts(authorization)
 
-    def _failing(self) -> list[str]:
-        """What the broker does by itself and cannot at present; nothing of who or what is in its topics."""
-        broker = self._edge.broker
-        found = [job.name for job in broker.jobs.failing()]
-        # Both are there once the logs are open.
-        directories = getattr(broker, "log_directories", None)
-        if directories is not None and directories.offline:
-            found.append(f"log directories ({len(directories.offline)} offline)")
-        housekeeping = getattr(broker, "housekeeping", None)
-        if housekeeping is not None and housekeeping.uncleanable:
-            found.append(f"compaction of {len(housekeeping.uncleanable)} partitions")
-        return found
-
-    def _health(self) -> str:
-        failing = self._failing()
+    def _liveness_text(self) -> str:
+        failing = self._health.failing()
         return f"ok, but failing: {', '.join(failing)}\n" if failing else "ok\n"
 
     def _readiness(self) -> Page:
-        broker = self._edge.broker
-        conditions = {
-            "registered": broker.metadata.broker_epoch >= 0,
-            "disks_answer": broker.liveness.disk_answers,
-            "logs_open": not broker.unopened_topics,
-            "not_stopping": not self.stopping,
-        }
+        conditions = {**self._health.conditions(), "not_stopping": not self.stopping}
         ready = all(conditions.values())
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         body = {
             "ready": ready,
-            "broker": broker.node_id,
+            "broker": self._node_id,
             "conditions": conditions,
-            "failing": self._failing(),
+            "failing": self._health.failing(),
         }
         return Page(status, JSON_TYPE, json.dumps(body) + "\n")
 
@@ -168,9 +167,9 @@ class MetricsEndpoint:
         after = parse_qs(query).get("after", ["0"])[-1]
         if not after.isascii() or not after.isdigit() or len(after) > 18:
             return Page(HTTPStatus.BAD_REQUEST, TEXT_TYPE, "after is the number of an event\n")
-        events = self._edge.broker.metrics.events
+        events = self._socket_server.broker.metrics.events
         body = {
-            "broker": self._edge.broker.node_id,
+            "broker": self._node_id,
             "last": events.count,
             "events": [event.as_json() for event in events.after(int(after))],
         }
@@ -182,18 +181,14 @@ class MetricsEndpoint:
         self._waiting.append(then)
         if len(self._waiting) > 1:
             return
-        if self._scrape is None:
-            from tidelog.broker.scrape import Scrape
-
-            self._scrape = Scrape(self._edge.broker)
-        self._go_on(self._scrape.run(), [], 0)
+        self._go_on(self._scrape.get().run(), [], 0)
 
     def _go_on(self, pieces: Iterator[str], text: list[str], spent_ns: int) -> None:
         """Work for one slice, then let the loop have a turn."""
         if not self._waiting:
             return  # the endpoint was closed
         began_ns = perf_counter_ns()
-        jobs = self._edge.broker.jobs
+        jobs = self._jobs
         try:
             for piece in pieces:
                 text.append(piece)
@@ -201,7 +196,7 @@ class MetricsEndpoint:
                     spent_ns += perf_counter_ns() - began_ns
                     self._loop.call_soon(self._go_on, pieces, text, spent_ns)
                     return
-            text += (connection_families(self._edge), process_families(self._probe))
+            text += (connection_families(self._socket_server), process_families(self._probe))
             self._scrape_seconds = (spent_ns + perf_counter_ns() - began_ns) / 1e9
             text.append(single("tidelog_scrape_seconds", self._scrape_seconds))
             page = Page(HTTPStatus.OK, CONTENT_TYPE, "".join(text))
@@ -216,12 +211,12 @@ class MetricsEndpoint:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: requests one after the other, each with an empty body."""
+    """One connection: requests one after the other; one with a body is the last."""
 
     def __init__(self, endpoint: MetricsEndpoint) -> None:
         self._endpoint = endpoint
         self._transport: asyncio.Transport | None = None
-        self._received = b""
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._answering = self._serving = False
         #: the peer does not read: the next request waits until it has
         self._full = False
@@ -251,10 +246,11 @@ class HttpConnection(asyncio.Protocol):
         self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self.close)
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
-        if len(self._received) > REQUEST_BYTES_MAX:
+        waiting, _ = self._http.trailing_data
+        if len(waiting) + len(data) > REQUEST_BYTES_MAX:
             self.close()
             return
+        self._http.receive_data(data)
         self._serve()
 
     def pause_writing(self) -> None:
@@ -269,52 +265,52 @@ class HttpConnection(asyncio.Protocol):
         if self._serving:
             return
         self._serving = True
-        while not self._answering and not self._full and _HEAD_END in self._received:
-            head, _, self._received = self._received.partition(_HEAD_END)
+        while self._transport is not None and not (
+            self._answering or self._full or self._transport.is_closing()
+        ):
+            try:
+                event = self._http.next_event()
+                if not isinstance(event, h11.Request):
+                    break
+                has_body = not isinstance(self._http.next_event(), h11.EndOfMessage)
+            except h11.RemoteProtocolError:
+                self._send(Page(HTTPStatus.BAD_REQUEST, TEXT_TYPE, "not an HTTP/1 request\n"), keeps=False)
+                break
             self._answering = True
-            self._serve_one(head)
+            self._serve_one(event, keeps=not has_body)
         self._serving = False
 
-    def _serve_one(self, head: bytes) -> None:
+    def _serve_one(self, request: h11.Request, *, keeps: bool) -> None:
         self._wait()
-        lines = head.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ")
-        headers = {
-            name.strip().lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in lines[1:])
-        }
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._send(Page(HTTPStatus.BAD_REQUEST, TEXT_TYPE, "not an HTTP/1 request\n"), "", keeps=False)
-            return
-        method, target, version = words
-        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-        keeps = version != "HTTP/1.0" and headers.get("connection", "").lower() != "close" and not has_body
-        if method not in ("GET", "HEAD"):
+        if request.method not in (b"GET", b"HEAD"):
             page = Page(HTTPStatus.METHOD_NOT_ALLOWED, TEXT_TYPE, "GET or HEAD only\n")
-            self._send(page, method, keeps=False)
+            self._send(page, keeps=False)
             return
-        authorization = headers.get("authorization", "")
 
         def send(page: Page) -> None:
-            self._send(page, method, keeps=keeps)
+            self._send(page, keeps=keeps, with_body=request.method != b"HEAD")
             self._serve()
 
-        self._endpoint.answer(target, authorization, send)
+        authorization = dict(request.headers).get(b"authorization", b"").decode("latin-1")
+        self._endpoint.answer(request.target.decode("latin-1"), authorization, send)
 
-    def _send(self, page: Page, method: str, *, keeps: bool) -> None:
+    def _send(self, page: Page, *, keeps: bool, with_body: bool = True) -> None:
         self._answering = False
         if self._transport is None:
-            self._received = b""
             return
         body = page.body.encode()
-        connection = "keep-alive" if keeps else "close"
-        more = _HEADERS.get(page.status, "")
-        head = (
-            f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
-            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n{more}"
-            f"Connection: {connection}\r\n\r\n"
-        )
-        self._transport.write(head.encode() + (b"" if method == "HEAD" else body))
-        if not keeps:
-            self._received = b""
+        headers = [
+            ("Content-Type", page.content_type),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            *_HEADERS.get(page.status, ()),
+            # h11 makes it close where the peer or its version wants that
+            ("Connection", "keep-alive" if keeps else "close"),
+        ]
+        answer = h11.Response(status_code=page.status, headers=headers, reason=page.status.phrase)
+        events = (answer, h11.Data(body if with_body else b""), h11.EndOfMessage())
+        self._transport.write(b"".join(self._http.send(event) or b"" for event in events))
+        if self._http.our_state is h11.MUST_CLOSE:
             self._transport.close()
+        else:
+            self._http.start_next_cycle()

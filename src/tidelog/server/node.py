@@ -18,8 +18,8 @@ from tidelog.model.settings import BrokerSettings, Listener
 from tidelog.server.clock import SystemClock
 from tidelog.server.connection import Connection
 from tidelog.server.disk_checks import DiskChecks
-from tidelog.server.edge import Edge
 from tidelog.server.peers import AsyncPeers
+from tidelog.server.socket_server import ServedBroker, SocketServer
 from tidelog.server.watchdog import Watchdog
 from tidelog.server.worker_threads import WorkerThreads
 from tidelog.storage.disk import OsDisk
@@ -77,7 +77,7 @@ class Node:
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
         self.broker: Broker | None = None
-        self.edge: Edge | None = None
+        self.socket_server: SocketServer | None = None
         self._peers: AsyncPeers | None = None
         #: called with the reason when the broker cannot go on
         self.on_fatal: Callable[[str], None] = log.critical
@@ -120,17 +120,19 @@ class Node:
                 authentication_background=self._gatekeepers,
                 store_background=self._store_workers,
                 check_background=self._checkers,
+                on_fatal=self.on_fatal,
+                on_lapsed=self._let_everybody_go,
             )
-            broker.directory_failures.on_fatal = self.on_fatal
             self._peers.find_endpoint = lambda broker_id: broker.inter_broker_endpoint(broker_id)
             if peer_security is not None:
-                peer_security.find_settings = lambda: broker.settings
+                peer_security.find_settings = lambda: broker.settings.current
             _count_unexpected(loop, broker)
-            self.broker.open()
             # Registering may have to wait and try again, so the timers run from here on.
-            self.edge = edge = Edge(loop, self.broker, clock)
-            edge.secured = tuple(secured.values())
-            await self._open_metrics(edge)
+            self.socket_server = socket_server = SocketServer(
+                loop, broker.filled(ServedBroker), broker.make_dispatcher, clock
+            )
+            socket_server.secured = tuple(secured.values())
+            await self._open_metrics(broker, socket_server)
             self._watch(self.broker, self._workers)
             await self._register(self.broker)
         except BaseException:
@@ -140,7 +142,9 @@ class Node:
         for listener, sock in bound:
             self._servers.append(
                 await loop.create_server(
-                    _factory(edge, listener.name, secured.get(listener.name)), sock=sock, backlog=backlog
+                    _factory(socket_server, listener.name, secured.get(listener.name)),
+                    sock=sock,
+                    backlog=backlog,
                 )
             )
         self._workers.run(Broker.warm, self._warmed)
@@ -168,14 +172,19 @@ class Node:
             liveness.start()
             log.info("a stall of more than %.1f s costs this broker its session", liveness.stall_ms / 1000)
 
+    def _let_everybody_go(self) -> None:
+        """The broker's session lapsed: its clients shall look for another."""
+        if self.socket_server is not None:
+            self.socket_server.let_everybody_go()
+
     def _undo_start(self, bound: list[tuple[Listener, socket.socket]]) -> None:
         """Let go of whatever a start that failed had taken."""
         for _, sock in bound:
             sock.close()
         if self.metrics is not None:
             self.metrics.close()
-        if self.edge is not None:
-            self.edge.close()
+        if self.socket_server is not None:
+            self.socket_server.close()
         if self._watchdog is not None:
             self._watchdog.stop()
         if self.broker is not None:
@@ -198,17 +207,25 @@ class Node:
         self._watchdog = Watchdog(liveness)
         self._watchdog.start()
 
-    async def _open_metrics(self, edge: Edge) -> None:
+    async def _open_metrics(self, broker: Broker, socket_server: SocketServer) -> None:
         """Serve metrics, where the settings say so; before registering, which may take a while."""
         if self.settings.get("tidelog.metrics.port") is None:
             return
+        from tidelog.broker.telemetry.health import Health
         from tidelog.server.metrics_endpoint import MetricsEndpoint
 
         host, port = (
             self.settings.get_str("tidelog.metrics.host"),
             self.settings.get_int("tidelog.metrics.port"),
         )
-        self.metrics = MetricsEndpoint(edge, _metrics_credentials(self.settings, host))
+        self.metrics = MetricsEndpoint(
+            socket_server,
+            broker.node_id,
+            broker.filled(Health),
+            broker.scrape,
+            broker.jobs,
+            _metrics_credentials(self.settings, host),
+        )
         try:
             await self.metrics.start(host, port)
         except OSError as fault:
@@ -240,8 +257,8 @@ class Node:
             server.close()
         if self.metrics is not None:
             self.metrics.close()
-        if self.edge is not None:
-            self.edge.close()
+        if self.socket_server is not None:
+            self.socket_server.close()
         if self._peers is not None:
             self._peers.close()
         if self.broker is not None:
@@ -329,12 +346,14 @@ def _peer_security(settings: BrokerSettings) -> "PeerSecurity | None":
         ) from fault
 
 
-def _factory(edge: Edge, listener_name: str, security: "ListenerSecurity | None") -> Callable[[], Connection]:
+def _factory(
+    socket_server: SocketServer, listener_name: str, security: "ListenerSecurity | None"
+) -> Callable[[], Connection]:
     if security is not None and security.encrypted:
         from tidelog.server.tls_connection import TlsConnection
 
-        return lambda: TlsConnection(edge, security)
-    return lambda: Connection(edge, listener_name, security)
+        return lambda: TlsConnection(socket_server, security)
+    return lambda: Connection(socket_server, listener_name, security)
 
 
 def _bind(listener: Listener, settings: BrokerSettings) -> socket.socket:

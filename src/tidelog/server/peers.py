@@ -1,4 +1,4 @@
-"""The asyncio side of the port to the other brokers (`tidelog.broker.peers`).
+"""The asyncio side of the port to the other brokers (`tidelog.broker.runtime.peers`).
 
 One connection per (broker, channel), opened by the first request and kept. Requests are pipelined and
 answered in order. Answers are served from the receive buffer they arrived in: a fetch answer of megabytes is
@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from tidelog.broker.peers import CONTROL_CHANNEL, FETCH_CHANNEL, PeerAnswer, PeerFault
+from tidelog.broker.runtime.peers import CONTROL_CHANNEL, FETCH_CHANNEL, PeerAnswer, PeerFault
 from tidelog.client.faults import AuthenticationFailed
 from tidelog.client.requests import (
     CORRELATION_ID,

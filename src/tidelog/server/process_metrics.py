@@ -8,11 +8,11 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from tidelog.broker.exposition import family, histograms, single
-from tidelog.broker.metrics import Histogram
+from tidelog.broker.runtime.metrics import Histogram
+from tidelog.broker.telemetry.exposition import family, histograms, single
 
 if TYPE_CHECKING:
-    from tidelog.server.edge import Edge
+    from tidelog.server.socket_server import SocketServer
 
 PROBE_SECONDS = 0.1
 _PROBE_NS = int(PROBE_SECONDS * 1e9)
@@ -42,17 +42,17 @@ class LoopProbe:
             self._handle.cancel()
 
 
-def connection_families(edge: "Edge") -> str:
+def connection_families(server: "SocketServer") -> str:
     """Who is connected."""
-    listeners = Counter(connection.context.listener_name for connection in edge.connections)
-    for listener in edge.broker.settings.listeners:
+    listeners = Counter(connection.context.listener_name for connection in server.connections)
+    for listener in server.broker.settings.static.listeners:
         listeners.setdefault(listener.name, 0)
     return "".join(
         (
             family("tidelog_connections", [((name,), count) for name, count in sorted(listeners.items())]),
-            single("tidelog_connections_accepted_total", edge.accepted_count),
-            single("tidelog_connections_refused_total", edge.reported_count),
-            single("tidelog_receive_buffer_bytes", edge.receive_bytes),
+            single("tidelog_connections_accepted_total", server.accepted_count),
+            single("tidelog_connections_refused_total", server.reported_count),
+            single("tidelog_receive_buffer_bytes", server.receive_bytes),
         )
     )
 

@@ -8,8 +8,27 @@ there is is moved.
 
 import mmap
 
+#: from this size of frame on a connection keeps its private buffer for the next ones
+LARGE_FRAME_BYTES = 64 << 10
+#: a buffer for large frames holds several, up to this size, so that few of them have to be moved; clients
+#: have five requests in flight if nobody told them otherwise, and all of them are best taken at once
+BULK_BUFFER_BYTES = 1 << 20
+BULK_FRAMES = 6
+#: when less room than this is left behind a partial frame it is moved to the front
+ROOM_BYTES_MIN = 64 << 10
 #: smaller ones come from the heap
 MAPPED_BYTES_MIN = 4 << 20
+
+
+def buffer_capacity(frame_bytes: int) -> int:
+    """How large a private buffer for frames of this size grows.
+
+    A little more than the frame at least: a read that fills the whole buffer would make the loop read on
+    and on from one connection.
+    """
+    if frame_bytes < LARGE_FRAME_BYTES:
+        return frame_bytes
+    return max(min(BULK_FRAMES * frame_bytes, BULK_BUFFER_BYTES), frame_bytes + ROOM_BYTES_MIN)
 
 
 def new_buffer(size_bytes: int) -> memoryview:

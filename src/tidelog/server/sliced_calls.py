@@ -18,7 +18,13 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.dispatch import Calls, Handle
 from tidelog.protocol.slices import running
+from tidelog.server.long_work import LongWork
+
+#: to copy one field of a larger frame takes several slices: one request in a turn of the loop may do so
+DEFERRED_FRAME_BYTES_MIN = 16 << 20
 
 #: how long a call computes before it pauses
 SLICE_NS = 4_000_000
@@ -139,6 +145,27 @@ class Slices:
         """Keep a stack whose call is over."""
         if len(self._idle) < IDLE_MAX:
             self._idle.append(stack)
+
+
+class SlicedCalls(Calls):
+    """Serves requests that may take long in slices."""
+
+    __slots__ = ("_long_work", "_slices")
+
+    def __init__(self, slices: Slices, long_work: LongWork) -> None:
+        self._slices = slices
+        self._long_work = long_work
+
+    def serve(self, handle: Handle, context: ConnectionContext, frame: memoryview) -> Any:
+        """Serve a frame: its answer, or an `Unfinished`."""
+        if len(frame) >= DEFERRED_FRAME_BYTES_MIN:
+            return self._slices.prepare(handle, context, frame)
+        return self._slices.run(handle, context, frame)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Make a call in slices, beginning later."""
+        unfinished = self._slices.prepare(call)
+        self._long_work.add(lambda: unfinished.resume() is not unfinished)
 
 
 def _work() -> None:

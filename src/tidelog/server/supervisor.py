@@ -72,7 +72,7 @@ class SupervisorRefused(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SupervisorEvent:
     """Something a person should hear about."""
 
     kind: str
@@ -118,7 +118,7 @@ class Supervisor:
         processes: Sequence[BrokerProcess],
         *,
         data: Path,
-        report: Callable[[Event], None],
+        report: Callable[[SupervisorEvent], None],
         policy: RestartPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         security: "ClientSettings | None" = None,
@@ -155,12 +155,12 @@ class Supervisor:
             while True:
                 self._wait()
                 if self._stop_signals > 1:
-                    self._report(Event("killed", "Killed."))
+                    self._report(SupervisorEvent("killed", "Killed."))
                     return EXIT_KILLED
                 self._notice_ends()
                 self._start_due()
                 if self._stop_signals == 1 and self._task_name != "stop":
-                    self._report(Event("stopping", "Stopping the brokers; once more kills them."))
+                    self._report(SupervisorEvent("stopping", "Stopping the brokers; once more kills them."))
                     self._start_task("stop", self._stopping())
                 elif self._roll_wanted and self._task is None:
                     self._roll_wanted = False
@@ -229,7 +229,7 @@ class Supervisor:
             self._selector.unregister(life.process.ready_descriptor)
             if self._all_were_ready:
                 broker_id = life.process.broker_id
-                self._report(Event("ready", f"ready at {life.address}", broker_id, life.as_json()))
+                self._report(SupervisorEvent("ready", f"ready at {life.address}", broker_id, life.as_json()))
             self._write_state()
 
     def _notice_ends(self) -> None:
@@ -263,11 +263,13 @@ class Supervisor:
             asked = life.state is BrokerState.STOPPING
             life.state = BrokerState.STOPPED
             again = "" if asked else "; 'tidelog cluster roll' starts it again"
-            self._report(Event("stopped", f"stopped{again}", broker_id, {"exit_code": code}))
+            self._report(SupervisorEvent("stopped", f"stopped{again}", broker_id, {"exit_code": code}))
         elif self._task_name == "stop":
             # It died while the others were being stopped: there is nothing to start it again for.
             life.state = BrokerState.STOPPED
-            self._report(Event("died", f"{exit_text(code)} while stopping", broker_id, {"exit_code": code}))
+            self._report(
+                SupervisorEvent("died", f"{exit_text(code)} while stopping", broker_id, {"exit_code": code})
+            )
         elif not self._all_were_ready:
             life.state = BrokerState.FAILED
         else:
@@ -286,13 +288,13 @@ class Supervisor:
                 f"{ended}, the {life.failures}. failure in a row: given up\n"
                 f"{_last_lines(life.process)}\n  the whole log is {life.process.log}"
             )
-            self._report(Event("failed", message, life.process.broker_id, details))
+            self._report(SupervisorEvent("failed", message, life.process.broker_id, details))
             return
         life.state = BrokerState.WAITING
         life.start_at = now + delay_seconds
         when = "at once" if delay_seconds == 0 else f"in {delay_seconds:g} s"
         message = f"{ended}; starting it again {when} (log: {life.process.log})"
-        self._report(Event("died", message, life.process.broker_id, details))
+        self._report(SupervisorEvent("died", message, life.process.broker_id, details))
 
     # Tasks: starting, stopping, rolling
 
@@ -340,7 +342,7 @@ class Supervisor:
             "elapsed_ms": round(waiting * 1000),
             "brokers": [life.as_json() for life in self._lives.values()],
         }
-        self._report(Event("cluster_ready", f"ready at {self.bootstrap}", None, details))
+        self._report(SupervisorEvent("cluster_ready", f"ready at {self.bootstrap}", None, details))
 
     def _stopping(self) -> Task:
         for life in self._lives.values():
@@ -349,7 +351,7 @@ class Supervisor:
         for life in self._controller_last():
             if life.state in UP_STATES:
                 yield from self._stop_one(life)
-        self._report(Event("cluster_stopped", "The cluster stopped cleanly."))
+        self._report(SupervisorEvent("cluster_stopped", "The cluster stopped cleanly."))
 
     def _stop_one(self, life: BrokerLife) -> Task:
         life.state = BrokerState.STOPPING
@@ -360,7 +362,7 @@ class Supervisor:
         while life.state is BrokerState.STOPPING:
             if self._clock() > deadline:
                 message = f"did not stop within {STOP_SECONDS_MAX:g} s: killed"
-                self._report(Event("killed", message, life.process.broker_id))
+                self._report(SupervisorEvent("killed", message, life.process.broker_id))
                 life.process.signal(signal.SIGKILL)
                 deadline = self._clock() + REAP_SECONDS_MAX
             yield TASK_TICK_SECONDS
@@ -377,19 +379,21 @@ class Supervisor:
             broker_id = life.process.broker_id
             fault = yield from self._wait_whole()
             if fault is None:
-                self._report(Event("rolling", "restarting", broker_id))
+                self._report(SupervisorEvent("rolling", "restarting", broker_id))
                 yield from self._stop_one(life)
                 life.restarts += 1
                 self._launch(life)
                 fault = yield from self._wait_whole()
             if fault is not None:
                 self._last_roll |= {"state": "failed", "reason": fault}
-                self._report(Event("roll_failed", f"The rolling restart was given up: {fault}", broker_id))
+                self._report(
+                    SupervisorEvent("roll_failed", f"The rolling restart was given up: {fault}", broker_id)
+                )
                 return
             self._last_roll["done"] = [*self._last_roll["done"], broker_id]
             self._write_state()
         self._last_roll["state"] = "done"
-        self._report(Event("rolled", "Every broker was restarted and every replica is in sync."))
+        self._report(SupervisorEvent("rolled", "Every broker was restarted and every replica is in sync."))
 
     def _wait_whole(self) -> Generator[float, None, str | None]:
         """Wait until every broker is ready and every replica in sync; the reason if that did not come."""
@@ -459,7 +463,9 @@ class Supervisor:
     def _ended(self) -> int:
         if any(life.state is BrokerState.FAILED for life in self._lives.values()):
             self._report(
-                Event("cluster_failed", "No broker runs any more, and not all were stopped on purpose.")
+                SupervisorEvent(
+                    "cluster_failed", "No broker runs any more, and not all were stopped on purpose."
+                )
             )
             return 1
         return 0

@@ -16,7 +16,7 @@ from tidelog.server.output import SocketOutput
 from tidelog.server.tls_output import TlsOutput
 
 if TYPE_CHECKING:
-    from tidelog.server.edge import Edge
+    from tidelog.server.socket_server import SocketServer
 
 #: the smallest room worth decrypting into
 ROOM_BYTES_MIN = 16 << 10
@@ -27,8 +27,8 @@ class TlsConnection(Connection):
 
     __slots__ = ("_established", "_incoming", "_outgoing", "_tls")
 
-    def __init__(self, edge: "Edge", security: ListenerSecurity) -> None:
-        super().__init__(edge, security.name, security)
+    def __init__(self, server: "SocketServer", security: ListenerSecurity) -> None:
+        super().__init__(server, security.name, security)
         assert security.tls is not None
         self.context.encrypted = True
         self._incoming = ssl.MemoryBIO()
@@ -44,15 +44,15 @@ class TlsConnection(Connection):
         return TlsOutput(self._tls, self._outgoing, encrypted, self._failed)
 
     def _failed(self) -> None:
-        self.edge.loop.call_soon(self.close)
+        self.server.loop.call_soon(self.close)
 
     # -- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.edge.encrypted_buffer
+        return self.server.encrypted_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._incoming.write(self.edge.encrypted_buffer[:nbytes])
+        self._incoming.write(self.server.encrypted_buffer[:nbytes])
         try:
             if not self._established and not self._shake_hands():
                 return
@@ -124,7 +124,7 @@ class TlsConnection(Connection):
         super()._resume()
         if was_paused and not self._paused:
             # What was received before the pause is decrypted without anything new arriving.
-            self.edge.loop.call_soon(self._go_on)
+            self.server.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """A thread that looks whether the event loop moves, and ends the broker's session when it does not.
 
 It says once, with the place where the loop stands, that the loop is slow to come back, and once that the
-session had to go. What counts as standing still is decided in `broker/liveness.py`.
+session had to go. What counts as standing still is decided in `broker/runtime/liveness.py`.
 """
 
 import logging
@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from tidelog.broker.liveness import Liveness
+from tidelog.broker.runtime.liveness import Liveness
 
 log = logging.getLogger(__name__)
 

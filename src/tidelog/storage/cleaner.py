@@ -84,18 +84,11 @@ class CleaningStopped(Exception):
 class CleaningStatistics:
     """What a round read, kept and removed."""
 
-    map_records_read: int = 0
-    map_entries: int = 0
-    map_utilization: float = 0.0
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
     keyless_records: int = 0
-
-    @property
-    def records_removed(self) -> int:
-        return self.records_read - self.records_kept
 
 
 class OffsetMap:
@@ -121,10 +114,6 @@ class OffsetMap:
         self.entries_count = 0
         # Everything up to here is in the map.
         self.latest_offset = -1
-
-    @property
-    def utilization(self) -> float:
-        return self.entries_count / self._slots_count
 
     def put(self, key: bytes, offset: int) -> bool:
         """Note the offset of a key; False if the key is new and there is no room."""
@@ -463,8 +452,6 @@ class _Round:
         keys_max = plan.first_uncleanable_offset - plan.first_dirty_offset
         offset_map = OffsetMap(dedupe_buffer_bytes, load_factor, keys_max)
         self._fill(offset_map)
-        statistics.map_entries = offset_map.entries_count
-        statistics.map_utilization = offset_map.utilization
         first_dirty_offset = offset_map.latest_offset + 1
         if first_dirty_offset <= plan.first_dirty_offset:
             logger.warning(
@@ -524,7 +511,6 @@ class _Round:
                     transactions.on_marker(header, batch)
                 elif not transactions.on_data(header) and not self._map_batch(offset_map, header, batch):
                     return
-                self._statistics.map_records_read += header.records_count
                 if header.last_offset >= plan.first_dirty_offset:
                     offset_map.latest_offset = header.last_offset
             # There may be a gap of offsets before the next segment.

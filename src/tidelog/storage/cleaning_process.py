@@ -106,7 +106,7 @@ class Job(NamedTuple):
         )
 
 
-class Outcome(NamedTuple):
+class CleaningOutcome(NamedTuple):
     """What a round gave: for every new segment the base offsets of those it replaces; or what went wrong."""
 
     replacements: tuple[tuple[tuple[int, ...], SegmentFacts], ...] = ()
@@ -174,7 +174,7 @@ class CleaningProcess:
         return self._result(plan, outcome)
 
     @staticmethod
-    def _wait(pipe: "BinaryIO | Any", plan: CleaningPlan, should_stop: Callable[[], bool]) -> Outcome:
+    def _wait(pipe: "BinaryIO | Any", plan: CleaningPlan, should_stop: Callable[[], bool]) -> CleaningOutcome:
         """Wait for the outcome, and look now and then whether anybody still wants it."""
         # Not select(): it has no place for descriptors of 1024 and more.
         ready = select.poll()
@@ -182,7 +182,7 @@ class CleaningProcess:
         while not ready.poll(STOP_CHECK_MS):
             if should_stop():
                 raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
-        outcome: Outcome = _receive(pipe)
+        outcome: CleaningOutcome = _receive(pipe)
         if should_stop():
             raise CleaningStopped(f"{plan.topic_partition}: compaction was called off")
         return outcome
@@ -192,7 +192,7 @@ class CleaningProcess:
         with self._lock:
             self._end()
 
-    def _result(self, plan: CleaningPlan, outcome: Outcome) -> CleaningResult:
+    def _result(self, plan: CleaningPlan, outcome: CleaningOutcome) -> CleaningResult:
         by_base_offset = {segment.base_offset: segment for segment in plan.segments}
         replacements = tuple(
             Replacement(
@@ -277,23 +277,23 @@ def main(life_end: int) -> None:
             os._exit(0)  # the broker is gone, and nobody waits for the result
 
 
-def clean(job: Job, disk: Disk, open_files: OpenFiles) -> Outcome:
+def clean(job: Job, disk: Disk, open_files: OpenFiles) -> CleaningOutcome:
     """Carry a job out."""
     try:
         result = job.plan(disk, open_files).run(disk, open_files, dedupe_buffer_bytes=job.dedupe_buffer_bytes)
     except (OSError, CorruptRecord) as fault:
-        return Outcome(fault=fault)
+        return CleaningOutcome(fault=fault)
     except Exception as fault:
         # A bug of ours, whose traceback would be lost; this log cannot be compacted, the next one may be.
         traceback.print_exc()
-        return Outcome(fault=OSError(f"compaction went wrong: {fault!r}"))
+        return CleaningOutcome(fault=OSError(f"compaction went wrong: {fault!r}"))
     replacements = []
     for replacement in result.replacements:
         replacements.append(
             (tuple(old.base_offset for old in replacement.old), SegmentFacts.of(replacement.new))
         )
         replacement.new.let_go()
-    return Outcome(tuple(replacements), result.first_dirty_offset, result.statistics)
+    return CleaningOutcome(tuple(replacements), result.first_dirty_offset, result.statistics)
 
 
 def _leave_with_the_broker(life_end: int) -> None:

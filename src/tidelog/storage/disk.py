@@ -89,10 +89,6 @@ class File(Protocol):
         """Return `size` bytes from `position`, fewer only where the file ends."""
         ...
 
-    def read_into(self, position: int, view: bytearray | memoryview) -> int:
-        """Fill `view` from `position`; return the number of bytes read, short only where the file ends."""
-        ...
-
     def truncate(self, size: int) -> None:
         """Cut the file down to `size` bytes, which must not be more than it has."""
         ...
@@ -161,10 +157,6 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Return when the names in the directory are on stable storage."""
-        ...
-
-    def free_bytes(self, path: str) -> int:
-        """Space that an unprivileged process may still use on the file system of `path`."""
         ...
 
     def boot_id(self) -> str:
@@ -250,10 +242,6 @@ class OsFile:
     def read(self, position: int, size: int) -> bytes:
         assert size <= SYSTEM_CALL_BYTES_MAX
         return os.pread(self._descriptor, size, position)
-
-    def read_into(self, position: int, view: bytearray | memoryview) -> int:
-        assert len(view) <= SYSTEM_CALL_BYTES_MAX
-        return os.preadv(self._descriptor, [view], position)
 
     def truncate(self, size: int) -> None:
         assert 0 <= size <= self.size_bytes, f"cannot cut {self!r} to {size} bytes"
@@ -348,10 +336,6 @@ class OsDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-    def free_bytes(self, path: str) -> int:
-        status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize
 
     def boot_id(self) -> str:
         try:

@@ -9,6 +9,7 @@ Segments that retention took out of the log are synced as well, as long as a pow
 is not found was renamed, and syncing the directory makes that durable.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class FlushPlan:
     disk: Disk
     end_offset: int
     files: tuple[File, ...]
+    # Files that a new log should have when its names are durable, though nothing needs them yet.
+    new_paths: Sequence[str]
     dropped_paths: Sequence[str]
     # Closed segments whose index files are among the files.
     indexed: tuple[Segment, ...]
@@ -45,6 +48,9 @@ class FlushPlan:
 
     def run(self) -> None:
         """Sync everything; for a worker thread. An `OSError` means that nothing may be taken as durable."""
+        with contextlib.suppress(OSError):
+            for path in self.new_paths:
+                self.disk.open(path, create=True).close()
         for file in self.files:
             try:
                 file.sync()

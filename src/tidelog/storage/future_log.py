@@ -96,7 +96,6 @@ class FutureLog:
     __slots__ = (
         "_disk",
         "_open_files",
-        "_producer_id_expiration_ms",
         "_truncation_count",
         "copy",
         "source",
@@ -112,12 +111,10 @@ class FutureLog:
         future_id: UUID,
         *,
         now_ms: int,
-        producer_id_expiration_ms: int,
     ) -> None:
         """Begin an empty copy in the data directory `target`."""
         self._disk = disk
         self._open_files = open_files
-        self._producer_id_expiration_ms = producer_id_expiration_ms
         self.source = source
         self.target = target
         self._truncation_count = source.truncation_count
@@ -139,7 +136,7 @@ class FutureLog:
             clean_shutdown=clean,
             recovery_point=recovery_point,
             log_start_offset=self.source.log_start_offset if clean else 0,
-            producer_id_expiration_ms=self._producer_id_expiration_ms,
+            producer_expiration=self.source.producers.expiration,
             topic_id=self.source.topic_id,
             open_files=self._open_files,
         )

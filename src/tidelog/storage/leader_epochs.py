@@ -151,10 +151,6 @@ class LeaderEpochs:
         self._disk.replace_atomically(self._path, checkpoints.encode(rows))
         self._synced_version = version
 
-    def move_to(self, path: str) -> None:
-        """Follow the partition's folder to another path; the file itself moved with the folder."""
-        self._path = path
-
     def _rows_before(self, row: EpochEntry) -> tuple[EpochEntry, ...]:
         """The entries that `row` does not contradict."""
         keep = len(self._rows)

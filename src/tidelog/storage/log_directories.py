@@ -58,6 +58,7 @@ from tidelog.storage.log_directory import (
 from tidelog.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.partition_metadata import PartitionMetadataMalformed
+from tidelog.storage.producer_state import ProducerExpiration
 from tidelog.storage.segment import SegmentCorrupt
 
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
@@ -144,6 +145,7 @@ class LogDirectories:
         "offline",
         "open_files",
         "preferred",
+        "producer_expiration",
     )
 
     def __init__(
@@ -159,6 +161,8 @@ class LogDirectories:
         self.offline = list(offline)
         self._failed: list[LogDirectory] = []
         self.open_files = open_files
+        #: what every log obeys here, the open ones too
+        self.producer_expiration = ProducerExpiration()
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         #: where logs that do not exist yet shall be, if somebody said so
@@ -316,13 +320,12 @@ class LogDirectories:
         config_of: Callable[[TopicPartition], LogConfig],
         *,
         now_ms: int,
-        producer_id_expiration_ms: int = 86_400_000,
     ) -> dict[TopicPartition, PartitionLog]:
         """Open every stored log, recovering those that need it."""
         for stored in self.stored_partitions():
             config = config_of(stored.topic_partition)
             try:
-                self._open_log(stored, config, now_ms, producer_id_expiration_ms, None)
+                self._open_log(stored, config, now_ms, None)
             except OSError as error:
                 raise LogDirectoryUnusable(f"log.dirs: {stored.path} cannot be opened: {error}") from error
         self.take_back_recovery_points()
@@ -351,7 +354,6 @@ class LogDirectories:
         *,
         now_ms: int,
         topic_id: UUID | None = None,
-        producer_id_expiration_ms: int = 86_400_000,
         directory_id: str = UNASSIGNED_DIRECTORY,
     ) -> PartitionLog:
         """The log of a partition. A new one begins in the directory of the id or, if that is none of them, in
@@ -370,7 +372,7 @@ class LogDirectories:
         if directory is None:
             directory = min(self.directories, key=lambda each: each.log_count)
         stored = StoredPartition(topic_partition, directory, f"{directory.path}/{topic_partition}")
-        return self._open_log(stored, config, now_ms, producer_id_expiration_ms, topic_id)
+        return self._open_log(stored, config, now_ms, topic_id)
 
     def directory_with(self, topic_partition: TopicPartition) -> LogDirectory | None:
         """The data directory that has the folder of a partition; None if it has none."""
@@ -428,7 +430,6 @@ class LogDirectories:
         stored: StoredPartition,
         config: LogConfig,
         now_ms: int,
-        producer_id_expiration_ms: int,
         topic_id: UUID | None,
     ) -> PartitionLog:
         topic_partition, directory, path = stored
@@ -442,7 +443,7 @@ class LogDirectories:
                 clean_shutdown=directory.clean_shutdown,
                 recovery_point=directory.recovery_points.get(topic_partition, 0),
                 log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
-                producer_id_expiration_ms=producer_id_expiration_ms,
+                producer_expiration=self.producer_expiration,
                 topic_id=topic_id,
                 open_files=self.open_files,
             )

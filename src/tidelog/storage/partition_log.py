@@ -29,6 +29,7 @@ from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_metadata import read_topic_id, write_topic_id
 from tidelog.storage.producer_replay import note_marker, recall_retries, replay_producers
 from tidelog.storage.producer_state import (
+    ProducerExpiration,
     ProducerState,
     list_snapshots,
     remove_snapshots,
@@ -113,7 +114,7 @@ class PartitionLog(ReadableLog):
         clean_shutdown: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-        producer_id_expiration_ms: int = 86_400_000,
+        producer_expiration: ProducerExpiration | None = None,
         topic_id: UUID | None = None,
         open_files: OpenFiles | None = None,
     ) -> "PartitionLog":
@@ -128,7 +129,7 @@ class PartitionLog(ReadableLog):
         disk.make_directory(directory)
         if open_files is None:
             open_files = OpenFiles(disk)
-        producers = ProducerState(producer_id_expiration_ms)
+        producers = ProducerState(producer_expiration)
         leader_epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCH_CHECKPOINT}")
         recovered = Recovery(disk, open_files, directory, config, producers, leader_epochs, now_ms).run(
             clean_shutdown=clean_shutdown, recovery_point=recovery_point, log_start_offset=log_start_offset
@@ -162,11 +163,6 @@ class PartitionLog(ReadableLog):
     @property
     def size_bytes(self) -> int:
         return self._closed_bytes + self.active.size_bytes
-
-    @property
-    def earliest_local(self) -> int:
-        """The first offset on this disk; the same as the log start offset, as there is no tiered storage."""
-        return self.log_start_offset
 
     @property
     def unflushed_messages(self) -> int:
@@ -398,6 +394,7 @@ class PartitionLog(ReadableLog):
             disk=self._disk,
             end_offset=end_offset,
             files=tuple(files),
+            new_paths=() if self._names_synced else self.active.index_paths,
             dropped_paths=self.dropped.paths(),
             indexed=indexed,
             transaction_indexes=tuple(segment.transaction_index for segment in segments),
@@ -422,9 +419,11 @@ class PartitionLog(ReadableLog):
             self.flushed(plan)
 
     def write_indexes(self) -> None:
-        """Housekeeping: bring the index files up to date and free indexes that nobody used of late."""
+        """LogMaintenance: bring the index files up to date and free indexes that nobody used of late."""
+        # Before its names are durable, a log is about to get its files elsewhere: there may be many new ones.
+        make_files = self.has_durable_name
         for segment in self.segments:
-            segment.write_indexes()
+            segment.write_indexes(make_files=make_files)
             segment.drop_unused_indexes()
 
     def close(self, clean: bool = True) -> None:

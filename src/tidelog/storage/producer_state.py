@@ -129,13 +129,25 @@ class _Producer:
         return self.batches[-1][3] if self.batches else NO_OFFSET
 
 
+class ProducerExpiration:
+    """How long an idle producer id is remembered (`producer.id.expiration.ms`).
+
+    The logs of a broker share one, so that a change of the setting holds for logs that are open as well.
+    """
+
+    __slots__ = ("idle_ms",)
+
+    def __init__(self, idle_ms: int = 86_400_000) -> None:
+        self.idle_ms = idle_ms
+
+
 class ProducerState:
     """All producers of one log."""
 
-    __slots__ = ("_open_transactions", "_producers", "_unreplicated_transactions", "expiration_ms")
+    __slots__ = ("_open_transactions", "_producers", "_unreplicated_transactions", "expiration")
 
-    def __init__(self, expiration_ms: int = 86_400_000) -> None:
-        self.expiration_ms = expiration_ms
+    def __init__(self, expiration: ProducerExpiration | None = None) -> None:
+        self.expiration = expiration or ProducerExpiration()
         self._producers: dict[int, _Producer] = {}
         # First offset → producer id. Transactions start in offset order, so the first key is the smallest.
         self._open_transactions: dict[int, int] = {}
@@ -358,7 +370,7 @@ class ProducerState:
         self.advance_high_watermark(log_start_offset)
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers that wrote nothing for `expiration_ms` and have no open transaction."""
+        """Forget producers that were idle for `producer.id.expiration.ms` and have no open transaction."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -461,7 +473,7 @@ class ProducerState:
         )
 
     def _is_expired(self, transaction_first_offset: int, last_timestamp_ms: int, now_ms: int) -> bool:
-        return transaction_first_offset < 0 and now_ms - last_timestamp_ms >= self.expiration_ms
+        return transaction_first_offset < 0 and now_ms - last_timestamp_ms >= self.expiration.idle_ms
 
     def _retry_or_gap(self, producer: _Producer, header: BatchHeader) -> Duplicate | Refused:
         first_sequence = header.base_sequence

@@ -12,6 +12,7 @@ must not be there without the newer ones behind it, because recovery takes what 
 remains of a crash.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -171,7 +172,11 @@ class DroppedSegments:
 
 
 def remove_deleted_files(disk: Disk, paths: Sequence[str]) -> None:
-    """Remove the `.deleted` files that a log handed out, once `file.delete.delay.ms` have passed."""
+    """Remove the `.deleted` files that a log handed out, once `file.delete.delay.ms` have passed.
+
+    A segment that was compacted twice in that time stands on two lists, and two threads may be at its files.
+    """
     for path in paths:
         if disk.exists(path):
-            disk.remove(path)
+            with contextlib.suppress(FileNotFoundError):
+                disk.remove(path)

@@ -14,6 +14,12 @@ Only the active segment of a log is appended to; it keeps its file open and its 
 entry is due when more than `index.interval.bytes` were appended since the last one. Entries reach the disk
 in `write_indexes`, not one by one: recovery can always rebuild them. A closed segment opens its file
 through the shared `OpenFiles`, loads its indexes when it is read, and may drop them again.
+
+Kafka makes the index files with the segment, ten megabytes large and mostly holes, maps them into memory and
+trims them when the segment is closed. Here they are small, empty before the first entry, and neither open nor
+mapped. They come right after the segment, not with it: a new log gets them in the worker thread that makes
+its names durable (`FlushPlan`), others when their indexes are next written. To make two files takes a
+millisecond and more, which is too long for the first record of each of a thousand partitions.
 """
 
 import contextlib
@@ -27,7 +33,7 @@ from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.records.record import iterate_records
 from tidelog.storage import offset_index, time_index
 from tidelog.storage.disk import Bytes, Disk, File
-from tidelog.storage.offset_index import RELATIVE_OFFSET_MAX, OffsetIndex
+from tidelog.storage.offset_index import OffsetIndex
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.time_index import TimeIndex
 from tidelog.storage.transaction_index import TransactionIndex
@@ -84,6 +90,7 @@ class Segment:
     __slots__ = (
         "_disk",
         "_file",
+        "_has_index_files",
         "_index_entries_max",
         "_index_used",
         "_indexed_bytes",
@@ -142,6 +149,7 @@ class Segment:
         self._offset_index_written = 0
         self._time_index_written = 0
         self._index_used = False
+        self._has_index_files = True
         # The size up to which the index files, with their final entry, durably describe the log.
         self._indexed_bytes = -1
         self._indexes_rebuilt = False
@@ -170,6 +178,7 @@ class Segment:
                 disk.remove(segment.path(kind))
         segment._offset_index = OffsetIndex(base_offset)
         segment._time_index = TimeIndex(base_offset)
+        segment._has_index_files = False
         return segment
 
     @classmethod
@@ -204,6 +213,11 @@ class Segment:
         return f"{self._path}{kind}{self._suffix}"
 
     @property
+    def index_paths(self) -> tuple[str, str]:
+        """The present paths of both index files, whether they are there or not."""
+        return self.path(OFFSET_INDEX), self.path(TIME_INDEX)
+
+    @property
     def suffix(self) -> str:
         return self._suffix
 
@@ -235,10 +249,6 @@ class Segment:
     def file(self) -> File:
         """The log file, open."""
         return self._file or self._open_files.get(self.path(LOG))
-
-    def takes_offset(self, offset: int) -> bool:
-        """Whether the indexes can express the offset."""
-        return offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def append(self, view: Bytes, last_offset: int, max_timestamp_ms: int, now_ms: int) -> None:
         """Append one batch that ends with `last_offset`. An `OSError` leaves the segment as it was."""
@@ -490,8 +500,8 @@ class Segment:
         """Whether a segment open for appending has batches that its index files may not know of."""
         return self.size_bytes > 0 and self.size_bytes != self._indexed_bytes
 
-    def write_indexes(self, *, final: bool = False, sync: bool = False) -> None:
-        """Bring the index files up to what memory holds.
+    def write_indexes(self, *, final: bool = False, sync: bool = False, make_files: bool = False) -> None:
+        """Bring the index files up to what memory holds; with `make_files` also where that is nothing yet.
 
         With `final` the time index gets the entry with the segment's largest timestamp that ends it. With
         `sync` the files are durable afterwards.
@@ -501,14 +511,16 @@ class Segment:
             return
         if final:
             times.append(self.max_timestamp_ms, self.max_timestamp_offset)
-        if final or self._offset_index_written != len(offsets):
+        whole = final or (make_files and self.size_bytes > 0 and not self._has_index_files)
+        if whole or self._offset_index_written != len(offsets):
             entry_size = offset_index.ENTRY_SIZE
             self._write_index(OFFSET_INDEX, offsets, self._offset_index_written, entry_size, sync)
             self._offset_index_written = len(offsets)
-        if final or self._time_index_written != len(times):
+        if whole or self._time_index_written != len(times):
             entry_size = time_index.ENTRY_SIZE
             self._write_index(TIME_INDEX, times, self._time_index_written, entry_size, sync)
             self._time_index_written = len(times)
+        self._has_index_files = self._has_index_files or whole
         if final and sync:
             self._indexed_bytes = self.size_bytes
 

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from tidelog.storage.disk import Disk, File
 
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
 FORMAT_VERSION = 0
 
 _ENTRY = Struct(">hqqqq")
@@ -108,10 +107,6 @@ class TransactionIndex:
         """Give the file another name, or only note it if there is no file."""
         if self._disk.exists(self._path):
             self._disk.rename(self._path, path)
-        self._path = path
-
-    def move_to(self, path: str) -> None:
-        """Follow the partition's folder to another path; the file itself moved with the folder."""
         self._path = path
 
     def close(self) -> None:

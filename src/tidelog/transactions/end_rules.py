@@ -21,8 +21,6 @@ def end_verdict(
     command: EndTransaction, transaction: Transaction | None, in_transition: bool
 ) -> ErrorCode | None:
     """None: end it. NONE: it was ended so before. Anything else is the error to answer."""
-    if not command.transactional_id:
-        return ErrorCode.INVALID_REQUEST
     if transaction is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if command.client_version >= TRANSACTIONS_V2:

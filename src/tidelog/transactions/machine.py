@@ -27,6 +27,7 @@ from tidelog.model.effects import Effect
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from tidelog.model.step_effects import coordinator_error
+from tidelog.transactions import arguments
 from tidelog.transactions.commands import (
     NO_TIMEOUT_MS,
     AbortTimedOut,
@@ -41,6 +42,7 @@ from tidelog.transactions.commands import (
 )
 from tidelog.transactions.end_rules import end_verdict
 from tidelog.transactions.outbox import OnAppended, OnFailed, Outbox
+from tidelog.transactions.responses import producer
 from tidelog.transactions.schemas import FIRST_FLEXIBLE_VALUE_VERSION, read_key, read_value
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.states import TransactionState
@@ -82,6 +84,13 @@ class TransactionMachine:
     # ------------------------------------------------------------ deciding
 
     def handle(self, command: Command, now_ms: int) -> list[Effect]:
+        refusal = arguments.refusal(command, self._settings)
+        if refusal is not None:
+            return [refusal]
+        self._take(command, now_ms)
+        return self._outbox.take()
+
+    def _take(self, command: Command, now_ms: int) -> None:
         match command:
             case AddPartitions():
                 self._ask_to_add(command, now_ms)
@@ -97,10 +106,11 @@ class TransactionMachine:
                 self._abort_timed_out(now_ms)
             case ExpireTransactionalIds():
                 self._expire(now_ms)
-        return self._outbox.take()
 
     def needs_producer_id(self, command: Command) -> bool:
         """Whether the command will be refused for want of a `spare_producer_id`."""
+        if arguments.refusal(command, self._settings) is not None:
+            return False
         match command:
             case InitProducerId():
                 transaction = self.transactions.get(command.transactional_id)
@@ -132,13 +142,6 @@ class TransactionMachine:
     # ------------------------------------------------------------ InitProducerId
 
     def _init_fault(self, command: InitProducerId, transaction: Transaction | None) -> ErrorCode:
-        if not command.transactional_id:
-            return ErrorCode.INVALID_REQUEST
-        if command.two_phase:
-            if not self._settings.two_phase_commit_enable:
-                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif not 0 < command.timeout_ms <= self._settings.transaction_max_timeout_ms:
-            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         if self._is_busy(command.transactional_id, transaction):
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if transaction is None:
@@ -156,19 +159,19 @@ class TransactionMachine:
         transaction = self.transactions.get(transactional_id)
         error = self._init_fault(command, transaction)
         if error is not ErrorCode.NONE:
-            self._outbox.reply(command.token, _producer(error))
+            self._outbox.reply(command.token, producer(error))
             return
         if transaction is not None and transaction.state is TransactionState.ONGOING:
             self._fence(transaction, command, now_ms)
             return
         after = self._initialized(command, transaction, now_ms)
         if isinstance(after, ErrorCode):
-            self._outbox.reply(command.token, _producer(after))
+            self._outbox.reply(command.token, producer(after))
             return
         self._outbox.append(
             self.transactions,
             {transactional_id: after},
-            partial(self._reply_later, command.token, _producer(ErrorCode.NONE, after)),
+            partial(self._reply_later, command.token, producer(ErrorCode.NONE, after)),
             partial(self._fail_producer, command.token),
         )
 
@@ -197,7 +200,7 @@ class TransactionMachine:
         # Client version 0: no retry of the fenced producer's EndTxn may be answered with the bumped epoch.
         self._decide(
             transaction.fenced(0, now_ms, recovers=command.producer_id != NO_PRODUCER_ID),
-            partial(self._reply_later, command.token, _producer(ErrorCode.CONCURRENT_TRANSACTIONS)),
+            partial(self._reply_later, command.token, producer(ErrorCode.CONCURRENT_TRANSACTIONS)),
             partial(self._fail_producer, command.token),
         )
 
@@ -310,13 +313,13 @@ class TransactionMachine:
         verdict = end_verdict(command, transaction, in_transition)
         if verdict is not None:
             known = transaction if verdict is ErrorCode.NONE else None
-            self._outbox.reply(command.token, _producer(verdict, known))
+            self._outbox.reply(command.token, producer(verdict, known))
             return
         assert transaction is not None
         next_producer_id = NO_PRODUCER_ID
         if command.client_version >= TRANSACTIONS_V2 and transaction.is_epoch_exhausted:
             if command.spare_producer_id is None:
-                self._outbox.reply(command.token, _producer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                self._outbox.reply(command.token, producer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 return
             next_producer_id = command.spare_producer_id
         prepared = transaction.prepared(
@@ -326,7 +329,7 @@ class TransactionMachine:
             now_ms=now_ms,
         )
         # The producer goes on as who it will be when the markers are written.
-        answer = _producer(ErrorCode.NONE, prepared.completed(now_ms))
+        answer = producer(ErrorCode.NONE, prepared.completed(now_ms))
         self._decide(
             prepared,
             partial(self._reply_later, command.token, answer),
@@ -450,7 +453,7 @@ class TransactionMachine:
         self._outbox.reply(token, response)
 
     def _fail_producer(self, token: int, error: ErrorCode, now_ms: int) -> None:
-        self._outbox.reply(token, _producer(coordinator_error(error)))
+        self._outbox.reply(token, producer(coordinator_error(error)))
 
     # ------------------------------------------------------------ verdicts on appends
 
@@ -569,13 +572,3 @@ def _rotates(command: InitProducerId, transaction: Transaction) -> bool:
         and transaction.is_epoch_exhausted
         and command.producer_epoch in (NO_PRODUCER_EPOCH, transaction.producer_epoch)
     )
-
-
-def _producer(error: ErrorCode, transaction: Transaction | None = None) -> dict[str, object]:
-    if transaction is None:
-        return {"error_code": error, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
-    return {
-        "error_code": error,
-        "producer_id": transaction.producer_id,
-        "producer_epoch": transaction.producer_epoch,
-    }

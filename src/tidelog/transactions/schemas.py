@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable
 
 from tidelog.model.identifiers import NO_PRODUCER_ID, TopicPartition
-from tidelog.records.stored_fields import Reader, UnreadableRecord
+from tidelog.records.stored_fields import Reader, UnreadableRecord, varint_field
 from tidelog.transactions.states import TransactionState
 from tidelog.transactions.transaction import Transaction
 
@@ -61,24 +61,15 @@ def transaction_value(transaction: Transaction, version: int) -> bytes:
     return head + partitions + tail + (_tags(transaction) if flexible else b"")
 
 
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
 def _partitions(partitions: Iterable[TopicPartition], flexible: bool) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
-    parts = [_varint(len(by_topic) + 1) if flexible else _INT32.pack(len(by_topic))]
+    parts = [varint_field(len(by_topic) + 1) if flexible else _INT32.pack(len(by_topic))]
     for topic, numbers in by_topic.items():
         name = topic.encode()
         if flexible:
-            parts += (_varint(len(name) + 1), name, _varint(len(numbers) + 1))
+            parts += (varint_field(len(name) + 1), name, varint_field(len(numbers) + 1))
         else:
             parts += (_INT16.pack(len(name)), name, _INT32.pack(len(numbers)))
         parts.append(struct.pack(f">{len(numbers)}i", *numbers))
@@ -95,7 +86,9 @@ def _tags(transaction: Transaction) -> bytes:
         tags.append((_NEXT_PRODUCER_ID_TAG, _INT64.pack(transaction.next_producer_id)))
     if transaction.client_version != 0:
         tags.append((_CLIENT_VERSION_TAG, _INT16.pack(transaction.client_version)))
-    return _varint(len(tags)) + b"".join(_varint(tag) + _varint(len(data)) + data for tag, data in tags)
+    return varint_field(len(tags)) + b"".join(
+        varint_field(tag) + varint_field(len(data)) + data for tag, data in tags
+    )
 
 
 # ---------------------------------------------------------------- reading

@@ -1,6 +1,6 @@
 """The states of a transactional id and the ways between them, as a table.
 
-The table is what the machine obeys (`Transaction.moved_to` refuses anything else) and what `mermaid` draws
+The table is what the machine obeys (`Transaction._moved_to` refuses anything else) and what `mermaid` draws
 for docs/transactions.md. The numbers are those stored in `__transaction_state`.
 
 Dead and PrepareEpochFence are Kafka's names for moments between two records: an id whose tombstone is on its

@@ -1,0 +1,1 @@
+"""Coordinators of groups and of transactions: machines, and what carries out their effects."""

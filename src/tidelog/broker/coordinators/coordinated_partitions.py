@@ -1,0 +1,42 @@
+"""Tells the coordinators which partitions of their topics are led here, and which topics are gone."""
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.runtime.deferred import Deferred
+from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
+    from tidelog.broker.coordinators.transactions import Transactions
+
+
+class CoordinatedPartitions:
+    """The listener of `replication.roles`; the coordinators are made for the first partition of theirs."""
+
+    def __init__(self, groups: "Deferred[GroupCoordinator]", transactions: "Deferred[Transactions]") -> None:
+        self._groups = groups
+        self._transactions = transactions
+
+    def leads(self, partition: Partition) -> None:
+        """Load what the partition's log says."""
+        if partition.topic == GROUP_METADATA_TOPIC:
+            self._groups.get().load(partition.index)
+        elif partition.topic == TRANSACTION_STATE_TOPIC:
+            self._transactions.get().coordinator.load(partition.index)
+
+    def leads_no_more(self, partition: Partition) -> None:
+        """Another broker coordinates what is in this partition."""
+        groups, transactions = self._groups.made, self._transactions.made
+        if partition.topic == GROUP_METADATA_TOPIC and groups is not None:
+            groups.unload(partition.index)
+        elif partition.topic == TRANSACTION_STATE_TOPIC and transactions is not None:
+            transactions.coordinator.unload(partition.index)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget the offsets that groups committed for it."""
+        if self._groups.made is not None:
+            self._groups.made.topic_deleted(topic)
+
+    def __repr__(self) -> str:
+        return f"<CoordinatedPartitions {self._groups!r} {self._transactions!r}>"

@@ -1,0 +1,156 @@
+"""The group coordinator of a node: one `GroupMachine` for each led partition of `__consumer_offsets`.
+
+A group belongs to partition `hash(group id) mod partitions`, with Java's string hash, as in every Kafka.
+`coordinator_runtime` carries the machines' effects out. A machine serves as soon as its log is read; reads
+of offsets wait until what was read is replicated.
+"""
+
+from collections.abc import Hashable
+from random import Random
+
+from tidelog.broker.coordinators.coordinator_runtime import CoordinatorRuntime, LogEntry, Shard
+from tidelog.broker.coordinators.internal_topic import InternalTopic
+from tidelog.broker.coordinators.marker import Marker
+from tidelog.broker.coordinators.replicated_appends import ReplicatedAppends
+from tidelog.broker.coordinators.topic_expressions import TopicExpressions
+from tidelog.broker.metadata.metadata import Metadata
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.runtime.background_jobs import BackgroundJobs
+from tidelog.broker.runtime.events import Events
+from tidelog.broker.runtime.live_settings import LiveSettings
+from tidelog.broker.runtime.timers import Timers
+from tidelog.groups import arguments
+from tidelog.groups.commands import Command, ExpireOffsets, ForgetTopic, TimerFired
+from tidelog.groups.machine import GroupMachine
+from tidelog.groups.member_memory import MemberMemory
+from tidelog.groups.settings import GroupSettings
+from tidelog.model.effects import Reply
+from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import random_uuid
+from tidelog.model.ports import Clock
+from tidelog.model.settings import BrokerSettings
+
+MINUTE_MS = 60_000
+_EXPIRY_TICK = "group offsets expiry"
+_EXPIRY_INTERVAL = "offsets.retention.check.interval.ms"
+
+
+def group_settings(settings: BrokerSettings) -> GroupSettings:
+    policy = settings.get_str("group.consumer.migration.policy").lower()
+    return GroupSettings(
+        group_min_session_timeout_ms=settings.get_int("group.min.session.timeout.ms"),
+        group_max_session_timeout_ms=settings.get_int("group.max.session.timeout.ms"),
+        group_initial_rebalance_delay_ms=settings.get_int("group.initial.rebalance.delay.ms"),
+        group_max_size=settings.get_int("group.max.size"),
+        members_bytes_max=settings.get_int("tidelog.group.members.bytes.max"),
+        offset_metadata_max_bytes=settings.get_int("offset.metadata.max.bytes"),
+        offsets_retention_ms=settings.get_int("offsets.retention.minutes") * MINUTE_MS,
+        consumer_session_timeout_ms=settings.get_int("group.consumer.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=settings.get_int("group.consumer.heartbeat.interval.ms"),
+        consumer_min_session_timeout_ms=settings.get_int("group.consumer.min.session.timeout.ms"),
+        consumer_max_session_timeout_ms=settings.get_int("group.consumer.max.session.timeout.ms"),
+        consumer_min_heartbeat_interval_ms=settings.get_int("group.consumer.min.heartbeat.interval.ms"),
+        consumer_max_heartbeat_interval_ms=settings.get_int("group.consumer.max.heartbeat.interval.ms"),
+        consumer_max_size=settings.get_int("group.consumer.max.size"),
+        consumer_assignors=settings.get_list("group.consumer.assignors"),
+        allows_upgrade=policy in ("bidirectional", "upgrade"),
+        allows_downgrade=policy in ("bidirectional", "downgrade"),
+    )
+
+
+class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
+    """Runs the machines of the partitions this node leads."""
+
+    kind = "group"
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        appends: ReplicatedAppends,
+        settings: LiveSettings,
+        clock: Clock,
+        timers: Timers,
+        jobs: BackgroundJobs,
+        events: Events,
+        *,
+        metadata: Metadata,
+        topic_expressions: TopicExpressions,
+        random: Random,
+    ) -> None:
+        super().__init__(topic, appends, settings, clock, timers, jobs, events)
+        self._metadata = metadata
+        self._topic_expressions = topic_expressions
+        self._random = random
+        self._settings = group_settings(settings.current)
+        self._memory = MemberMemory(self._held_bytes)
+
+    def _held_bytes(self) -> int:
+        """What members make this broker keep."""
+        return sum(shard.machine.held_bytes() for shard in self._shards.values())
+
+    def _new_machine(self, partition: Partition) -> GroupMachine:
+        return GroupMachine(partition.index, self._settings, self._topic_expressions, self._memory)
+
+    def _apply(self, machine: GroupMachine, entry: LogEntry) -> None:
+        record, producer_id, ended = entry
+        if ended is not None:
+            machine.end_transaction(producer_id, ended)
+        elif record.key is not None:
+            machine.apply(record.key, record.value, record.offset, producer_id)
+
+    def _serve(self, shard: Shard[GroupMachine]) -> None:
+        end_offset = shard.partition.log.log_end_offset
+        shard.loading = False
+        self._run(shard, shard.machine.loaded(self._clock.now_ms()))
+        if shard.partition.high_watermark < end_offset:
+            self._await_replication(shard, shard.machine.hold_reads(), end_offset)
+
+    def _refusal(self, command: Command) -> Reply | None:
+        return arguments.refusal(command, self._settings)
+
+    def _timer_command(self, key: Hashable) -> Command:
+        return TimerFired(key)
+
+    def _handle(self, shard: Shard[GroupMachine], command: Command) -> None:
+        shard.machine.observe(self._metadata.image)
+        super()._handle(shard, command)
+
+    def _adopt_settings(self) -> None:
+        self._settings = group_settings(self._settings_source)
+        for shard in self._shards.values():
+            shard.machine.reconfigure(self._settings)
+
+    # ------------------------------------------------------------ ticks and events of the broker
+
+    def _start_ticks(self) -> None:
+        self._schedule(_EXPIRY_TICK, self.expire_offsets, _EXPIRY_INTERVAL)
+
+    def _stop_ticks(self) -> None:
+        self._jobs.cancel(_EXPIRY_TICK)
+
+    def expire_offsets(self) -> None:
+        """The housekeeping tick, every `offsets.retention.check.interval.ms`."""
+        self._tick(ExpireOffsets())
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone: forget the offsets that groups committed for it."""
+        self._tick(ForgetTopic(topic))
+
+    # ------------------------------------------------------------ asking, called by handlers
+
+    def end_transaction(self, partition_index: int, marker: Marker) -> ErrorCode:
+        """Write a transaction's marker to `__consumer_offsets` and let its offsets count, or forget them."""
+        shard = self._shards.get(partition_index)
+        if shard is None or shard.loading:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        refused = shard.partition.append_marker(**marker._asdict(), now_ms=self._clock.now_ms())
+        if refused is not None:
+            return refused.code
+        shard.machine.end_transaction(marker.producer_id, marker.committed)
+        end_offset = shard.partition.log.log_end_offset
+        if shard.partition.high_watermark < end_offset:
+            self._await_replication(shard, shard.machine.hold_reads(), end_offset)
+        return ErrorCode.NONE
+
+    def new_member_suffix(self) -> str:
+        return str(random_uuid(self._random))

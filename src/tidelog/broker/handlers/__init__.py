@@ -1,1 +1,0 @@
-"""One module per API; the table in broker/dispatch.py names them and loads each on first use."""

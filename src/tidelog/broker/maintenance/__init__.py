@@ -1,0 +1,1 @@
+"""What a broker does with its logs without being asked: flushes, retention, compaction, checkpoints."""

@@ -1,0 +1,1 @@
+"""From a frame to an answer: the dispatcher, fast paths, guards, quotas, and one handler for each API."""
