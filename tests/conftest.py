@@ -1,9 +1,7 @@
 """What holds for every test: time limits are pytest's; those of single examples break on a busy machine."""
 
 import signal
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# what tests of several folders share
-sys.path.insert(0, str(Path(__file__).parent / "support"))
-
 settings.register_profile("tidelog", deadline=None)
 settings.load_profile("tidelog")
 
@@ -27,7 +22,7 @@ settings.load_profile("tidelog")
 @pytest.fixture(scope="session")
 def crowded_cluster() -> "Iterator[RunningCluster]":
     """Three brokers with 3,000 partitions; see `support/crowded_cluster`."""
-    from crowded_cluster import running
+    from tests.support.crowded_cluster import running
 
     with running() as cluster:
         yield cluster

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_console import RunningConsole, chromium_path
 
+from tests.browser.browser_console import RunningConsole, chromium_path
 from tidelog.testing.cluster import RunningCluster
 
 PAGE_MS_MAX = 45_000
 
 if not os.environ.get("TIDELOG_BROWSER_TESTS"):
     collect_ignore_glob = ["*"]
+elif not os.environ.get("TIDELOG_SPARK_TESTS"):
+    # `make browser-spark-test` has a Spark, too.
+    collect_ignore_glob = ["test_browser_pipeline_run.py"]
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,14 @@
 """Draws the pictures of the lab's page for docs/images: scenarios run, and are broken by hand.
 
-python tests/browser/lab_screenshots.py docs/images
+python -m tests.browser.lab_screenshots docs/images
 """
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from browser_console import chromium_path
-from browser_lab import RunningLab
+from tests.browser.browser_console import chromium_path
+from tests.browser.browser_lab import RunningLab
 
 WAIT_MS = 60_000
 #: marks glide, records fly in

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/images: a cluster with some life in it, its console, and a browser.
 
-python tests/browser/screenshots.py docs/images
+python -m tests.browser.screenshots docs/images
 """
 
 import argparse
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from browser_console import RunningConsole, chromium_path
 from confluent_kafka import Consumer, Producer
 
+from tests.browser.browser_console import RunningConsole, chromium_path
 from tidelog.console.login import users_file_line
 from tidelog.testing.cluster import RunningCluster
 
@@ -111,7 +111,7 @@ def noted_pipeline(folder: Path, bootstrap: str) -> Iterator[None]:
     now = int(time.time() * 1000)
     progress = {"name": "clean", "batch_id": 212, "processed_rows_per_second": 1840.0, "batch_ms": 96}
     progress |= {"lag": 118, "rows": 403_118, "dead_letters": 14}
-    query = {"name": "clean", "reads": "topic orders", "writes": "topic payments"}
+    query: dict[str, object] = {"name": "clean", "reads": "topic orders", "writes": "topic payments"}
     query["does"] = ["decode json", "amount > 0"]
     status = {"kind": "clean", "started_ms": now - 1_260_000, "updated_ms": now, "dead_letters": "orders.dlq"}
     plan = {"bootstrap": bootstrap, "queries": [query]}

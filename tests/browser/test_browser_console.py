@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from browser_console import RunningConsole
 from confluent_kafka import Consumer, Producer
 
+from tests.browser.browser_console import RunningConsole
 from tidelog.testing.cluster import RunningCluster
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
@@ -229,8 +229,6 @@ PATHS = (
     "/topics/shown/segments?base=0",
     "/topics/shown/redrive",
     "/topics/shown/records/0/0",
-)
-PATHS += (
     "/topics/shown/delete",
     "/topics/new",
     "/groups",

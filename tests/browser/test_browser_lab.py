@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from browser_lab import RunningLab
+
+from tests.browser.browser_lab import RunningLab
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 

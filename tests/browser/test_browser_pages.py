@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_console import RunningConsole
 from confluent_kafka import Producer
-from test_browser_console import WAIT_MS, expect, produce, produce_to
 
+from tests.browser.browser_console import RunningConsole
+from tests.browser.test_browser_console import WAIT_MS, expect, produce, produce_to
 from tidelog.console.login import users_file_line
 from tidelog.testing.cluster import RunningCluster
 

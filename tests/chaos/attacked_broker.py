@@ -6,27 +6,22 @@ run an attack inside of it, then ask for the `Figures`.
 """
 
 import contextlib
-import os
-import signal
 import ssl
 import struct
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from kafka_wire import batch_of
-
+from tests.chaos.broker_process import PreparedBroker
+from tests.chaos.kafka_wire import batch_of
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
 from tidelog.records.record import iterate_records
 from tidelog.security.certificates import Authority, write_secret
 from tidelog.security.scram import salted_password
-from tidelog.testing.ports import ReservedPort
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",
@@ -36,35 +31,25 @@ LISTENERS = {
     "TOKENS": "SASL_PLAINTEXT",
 }
 PRODUCE, FETCH, CREATE_TOPICS, SCRAM_CREDENTIALS = 0, 1, 19, 51
-START_SECONDS_MAX = 60.0
 HEALTHY_PAUSE_SECONDS = 0.005
 #: for whoever has not authenticated
 TIMEOUT_MS = 4_000
 USER, PASSWORD = "healthy", "of good health"
 
 
-class AttackedBroker:
+class AttackedBroker(PreparedBroker):
     """The child process, its authority and its ports."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._reserved = {name: ReservedPort() for name in LISTENERS}
-        self.ports = {name: port.port for name, port in self._reserved.items()}
-        self.log_path = folder / "broker.log"
         authority = Authority.create()
         write_secret(folder / "ca.pem", authority.certificate)
         write_secret(folder / "broker.pem", authority.issue("broker", ["127.0.0.1"]).keystore)
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def _settings(self) -> dict[str, str]:
-        return {
+        settings = {
             "node.id": "1",
-            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()),
             "listener.security.protocol.map": ",".join(f"{a}:{b}" for a, b in LISTENERS.items()),
             "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": str(self.folder / "data"),
-            "tidelog.coordination.path": str(self.folder / "cluster.sqlite"),
-            "ssl.keystore.location": str(self.folder / "broker.pem"),
+            "tidelog.coordination.path": str(folder / "cluster.sqlite"),
+            "ssl.keystore.location": str(folder / "broker.pem"),
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
             "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
             "listener.name.tokens.tidelog.sasl.oauthbearer.unsecured.tokens": "true",
@@ -72,22 +57,7 @@ class AttackedBroker:
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": "1",
         }
-
-    def start(self) -> None:
-        path = self.folder / "broker.properties"
-        write_secret(path, "".join(f"{name}={value}\n" for name, value in self._settings().items()))
-        command = [sys.executable, "-m", "tidelog.cli", "broker", "--config-file", str(path), "--json"]
-        with self.log_path.open("ab") as log:
-            self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while True:
-            try:
-                self.link("PLAINTEXT").close()
-                break
-            except ClientFault:
-                assert self._child.poll() is None and time.monotonic() < deadline, self.log_path.read_text()
-                time.sleep(0.1)
-        self._prepare()
+        super().__init__(folder, settings, listeners=tuple(LISTENERS))
 
     def _prepare(self) -> None:
         link = self.link("PLAINTEXT")
@@ -121,42 +91,6 @@ class AttackedBroker:
 
     def context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
-
-    @property
-    def running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
-
-    def resident_bytes(self) -> int:
-        assert self._child is not None
-        fields = Path(f"/proc/{self._child.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def log_text(self) -> str:
-        return self.log_path.read_text(errors="replace")
-
-    def __enter__(self) -> "AttackedBroker":
-        try:
-            self.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
-            try:
-                self._child.wait(30)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
-        for port in self._reserved.values():
-            port.close()
 
 
 class HealthyUser(threading.Thread):

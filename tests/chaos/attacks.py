@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cramjam
-from attacked_broker import (
+
+from tests.chaos.attacked_broker import (
     PASSWORD,
     PRODUCE,
     SCRAM_CREDENTIALS,
@@ -35,9 +36,8 @@ from attacked_broker import (
     Siege,
     produce_body,
 )
-from hostile_frames import sealed_batch
-from kafka_wire import frame
-
+from tests.chaos.hostile_frames import sealed_batch
+from tests.chaos.kafka_wire import frame
 from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
 from tidelog.model.errors import ErrorCode
@@ -302,7 +302,7 @@ def _renegotiate(broker: AttackedBroker, way: str) -> str:
     try:
         while time.monotonic() < deadline:
             if select.select([child.stdout], [], [], 0.2)[0]:
-                part = child.stdout.read1(65536)
+                part = child.stdout.read1(65536)  # type: ignore[attr-defined]
                 if not part:
                     break
                 said += part

@@ -1,119 +1,103 @@
-"""A broker in a child process on a real folder: start it, kill it, start it again on the same port.
+"""A broker in a child process on a real folder: start it, kill it, start it again on the same ports.
 
-Run as a program this file is the child: `broker_process.py DATA PORT [name=value]…` serves until it is
-killed and prints one line when it is ready. Imported, `BrokerProcess` starts and ends such children. The
-child's log goes to `broker.log` beside the data, across restarts, so that a test can look for tracebacks in
-it.
+The child is that of `tidelog.server.broker_process`. Its log goes to `broker.log` beside the data, across
+restarts, so that a test can look for tracebacks in it.
 """
 
-import contextlib
 import os
-import signal
-import socket
-import subprocess
-import sys
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
-import tidelog
+from tidelog.server import broker_process
+from tidelog.testing.ports import ReservedPort
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
-READY = "ready "
-#: where the test itself imports Tidelog from
-SOURCE = Path(tidelog.__file__).resolve().parents[1]
 
 
 class BrokerDied(Exception):
     """The child ended although nobody killed it."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class BrokerProcess:
-    """A child process that serves one data folder; restartable on the same port."""
+    """A child process that serves one data folder; restartable on the same ports.
+
+    There is a port for each name in `listeners`. `source` is where another version of the package lies.
+    """
 
     def __init__(
-        self, folder: Path, settings: dict[str, str] | None = None, *, log_dirs: list[Path] | None = None
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        log_dirs: list[Path] | None = None,
+        listeners: Sequence[str] = ("PLAINTEXT",),
+        source: str | None = None,
     ) -> None:
         self.folder = folder
         self.log_dirs = log_dirs if log_dirs is not None else [folder / "data"]
-        self.settings = settings or {}
-        self.port = free_port()
         self.log_path = folder / "broker.log"
-        self._child: subprocess.Popen[str] | None = None
+        self._reserved = [ReservedPort() for _ in listeners]
+        self.ports = {name: one.port for name, one in zip(listeners, self._reserved, strict=True)}
+        own = {
+            "log.dirs": ",".join(map(str, self.log_dirs)),
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()),
+        }
+        self._process = broker_process.BrokerProcess(
+            {**(settings or {}), **own},
+            log=self.log_path,
+            log_level="info",
+            command_prefix=() if source is None else ("env", f"PYTHONPATH={source}"),
+        )
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        """The address of the first listener."""
+        return f"127.0.0.1:{next(iter(self.ports.values()))}"
 
     @property
     def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
+        assert self._process.process_id is not None
+        return self._process.process_id
 
     @property
     def running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+        return self._process.running
 
     def start(self, *, wait: bool = True) -> None:
         """Start the child; with `wait`, return when it serves."""
         assert not self.running
-        self.close_pipe()
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, __file__, ",".join(map(str, self.log_dirs)), str(self.port)]
-        command += [f"{name}={value}" for name, value in self.settings.items()]
-        with self.log_path.open("a") as log:
-            self._child = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                env=environment,
-            )
+        if self._process.process_id is not None:
+            self._process.reap(STOP_SECONDS_MAX)
+        self._process.launch()
         if wait:
             self.wait_ready()
 
     def wait_ready(self) -> float:
         """Return when the broker serves; the result is how long that took."""
-        assert self._child is not None and self._child.stdout is not None
         begun = time.monotonic()
-        watchdog = _Watchdog(self._child, START_SECONDS_MAX)
         try:
-            line = self._child.stdout.readline()
-        finally:
-            watchdog.stop()
-        if not line.startswith(READY):
-            raise BrokerDied(f"no ready line but {line!r}; the log ends:\n{self.log_tail()}")
+            self._process.wait_ready(START_SECONDS_MAX)
+        except broker_process.BrokerNotStarted as fault:
+            raise BrokerDied(str(fault)) from fault
         return time.monotonic() - begun
 
     def kill(self) -> None:
         """kill -9."""
-        assert self._child is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._child.pid, signal.SIGKILL)
-        self._child.wait(STOP_SECONDS_MAX)
+        self._process.kill(STOP_SECONDS_MAX)
 
     def stop(self) -> int:
         """Stop cleanly; the exit code."""
-        assert self._child is not None
-        self._child.terminate()
-        return self._child.wait(STOP_SECONDS_MAX)
+        return self._process.stop(STOP_SECONDS_MAX)
 
     def resident_bytes(self) -> int:
         """The resident memory of the child."""
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
@@ -132,52 +116,33 @@ class BrokerProcess:
             found.append("\n".join(lines[: end + 1]))
         return found
 
-    def close_pipe(self) -> None:
-        if self._child is not None and self._child.stdout is not None:
-            self._child.stdout.close()
+    def close(self) -> None:
+        """Kill the child and give the ports back."""
+        self.kill()
+        for reserved in self._reserved:
+            reserved.close()
 
-    def __enter__(self) -> "BrokerProcess":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.running:
-            self.kill()
-        self.close_pipe()
+        self.close()
 
 
-class _Watchdog:
-    """Kills a child that takes too long, so that reading its pipe ends."""
+class PreparedBroker(BrokerProcess, ABC):
+    """A broker that runs from the beginning of a `with` on, and has what its user wants to meet there."""
 
-    def __init__(self, child: "subprocess.Popen[str]", seconds: float) -> None:
-        import threading
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what has to be there."""
 
-        self._timer = threading.Timer(seconds, child.kill)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-
-def main(arguments: list[str]) -> int:
-    import ctypes
-    import logging
-
-    # The child must not outlive a test that is killed itself.
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from tidelog.model.settings import BrokerSettings
-    from tidelog.server.process import serve
-
-    values = dict(argument.split("=", 1) for argument in arguments[2:])
-    values["log.dirs"] = arguments[0]
-    values["listeners"] = f"PLAINTEXT://127.0.0.1:{arguments[1]}"
-    return serve(
-        BrokerSettings.resolve(values), on_ready=lambda info: print(READY + info.bootstrap, flush=True)
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+        return self

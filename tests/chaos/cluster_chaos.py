@@ -25,11 +25,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import network
-from broker_directories import log_dirs
-from broker_process import free_port
-from cluster_faults import FAULTS, WHOLE_SECONDS_MAX, ZOOKEEPER_HOST, Scene, small_disk
-from cluster_workload import (
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.chaos import network
+from tests.chaos.broker_directories import log_dirs
+from tests.chaos.cluster_faults import FAULTS, WHOLE_SECONDS_MAX, ZOOKEEPER_HOST, Scene, small_disk
+from tests.chaos.cluster_workload import (
     COPIERS,
     PARTITIONS,
     READERS,
@@ -41,16 +42,14 @@ from cluster_workload import (
     Watcher,
     Writer,
 )
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from crash_checks import Violation
-from hanging_disk import HangingDisk, NoDisk
-from history import ACKNOWLEDGED, Copies, Follows, Recorder, load
-from history_checks import CHECKERS, check
-from history_faults import unnoticed
-from power_cut import Boots
-from replica_logs import differences
-from transaction_worker import INPUT, OUTPUT
-
+from tests.chaos.crash_checks import Violation
+from tests.chaos.hanging_disk import HangingDisk, NoDisk
+from tests.chaos.history import ACKNOWLEDGED, Copies, Follows, Recorder, load
+from tests.chaos.history_checks import CHECKERS, check
+from tests.chaos.history_faults import unnoticed
+from tests.chaos.power_cut import Boots
+from tests.chaos.replica_logs import differences
+from tests.chaos.transaction_worker import INPUT, OUTPUT
 from tidelog.server import local_cluster
 from tidelog.server.cluster_view import NoView
 from tidelog.server.zookeeper_process import ZookeeperServers
@@ -84,7 +83,9 @@ ENSEMBLE_SIZE = 3
 def free_port_run(count: int) -> int:
     """The first of so many free ports in a row."""
     while True:
-        first = free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
         if first + count < 60_000 and all(_is_free(port) for port in range(first, first + count)):
             return first
 
@@ -502,7 +503,7 @@ def main() -> int:
     options = parser.parse_args()
     choose_faults(options)
     if any("namespaces" in FAULTS[name].needs for name in options.faults):
-        network.enter([*sys.argv, "--seed", str(options.seed)])
+        network.enter(["-m", "tests.chaos.cluster_chaos", *sys.argv[1:], "--seed", str(options.seed)])
     say(
         f"{options.brokers} brokers on the {options.store} store, {options.minutes:g} minutes, "
         f"seed {options.seed}: {', '.join(options.faults)}"

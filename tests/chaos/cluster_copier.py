@@ -13,6 +13,7 @@ it.
 
 import argparse
 import ctypes
+import functools
 import random
 import signal
 import sys
@@ -21,8 +22,17 @@ import time
 from itertools import count
 from pathlib import Path
 
-from history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_OFFSET, UNKNOWN, Recorder, Send, Transaction
-from transaction_worker import OUTPUT, ConfluentPipe, Fenced, Refused, Taken, Unusable
+from tests.chaos.history import (
+    ABORTED,
+    ACKNOWLEDGED,
+    COMMITTED,
+    NO_OFFSET,
+    UNKNOWN,
+    Recorder,
+    Send,
+    Transaction,
+)
+from tests.chaos.transaction_worker import OUTPUT, ConfluentPipe, Fenced, Refused, Taken, Unusable
 
 RECORDS_MAX = 60
 TRANSACTION_MS = 20_000
@@ -63,7 +73,7 @@ class RecordedPipe(ConfluentPipe):
                 OUTPUT,
                 planned.value,
                 partition=planned.partition,
-                on_delivery=lambda error, message, planned=planned: self._told(planned, error, message),
+                on_delivery=functools.partial(self._told, planned),
             )
 
     def _told(self, planned: Send, error: object, message: object) -> None:

@@ -18,7 +18,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from broker_directories import (
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.chaos.broker_directories import (
     META_PROPERTIES,
     directory_id,
     log_dirs,
@@ -26,19 +29,16 @@ from broker_directories import (
     second_folder,
     set_log_dirs,
 )
-from cluster_workload import PARTITIONS, Copier, Probe
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
-from crash_checks import Violation
-from hanging_disk import HangingDisk
-from history import ACKNOWLEDGED, Recorder, Send
-from kafka_wire import ConnectionClosed, WireClient, batch_of
-from network import PrivateNetwork
-from power_cut import Boots, cut_power
-from replica_logs import stored_batches
-from stopped_thread import CannotStop, StoppedThread
-from transaction_worker import INPUT, OUTPUT
-
+from tests.chaos.cluster_workload import PARTITIONS, Copier, Probe
+from tests.chaos.crash_checks import Violation
+from tests.chaos.hanging_disk import HangingDisk
+from tests.chaos.history import ACKNOWLEDGED, Recorder, Send
+from tests.chaos.kafka_wire import ConnectionClosed, WireClient, batch_of
+from tests.chaos.network import PrivateNetwork
+from tests.chaos.power_cut import Boots, cut_power
+from tests.chaos.replica_logs import stored_batches
+from tests.chaos.stopped_thread import CannotStop, StoppedThread
+from tests.chaos.transaction_worker import INPUT, OUTPUT
 from tidelog.server.cluster_view import NoView
 from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.cluster import BrokerNotStarted, RunningCluster
@@ -347,7 +347,8 @@ def wipe(scene: Scene, name: str) -> None:
 def lose_directory(scene: Scene, name: str) -> None:
     """All are killed; an empty directory stands in the place of one; its broker starts first.
 
-    It must not lead what was in there. Then the directory is found again, or is given up and filled again.
+    It must not lead what was in there, nor take the empty one into use if there was anything. Then the
+    directory is found again, or is given up and filled again.
     """
     scene.whole(name)
     victim = scene.random.choice(scene.cluster.broker_ids)
@@ -358,6 +359,7 @@ def lose_directory(scene: Scene, name: str) -> None:
     since = scene.strike(name)
     scene.cluster.kill()
     aside, lost_id = lost.with_name(f"{lost.name}-aside"), directory_id(lost)
+    held_logs = any(each.is_dir() for each in lost.iterdir())
     lost.rename(aside)
     lost.mkdir()
     scene.random.shuffle(directories)
@@ -366,7 +368,7 @@ def lose_directory(scene: Scene, name: str) -> None:
     scene.hold(0.0, 2.0)
     scene.start(name)
     scene.heard(name, since)
-    if (lost / META_PROPERTIES).exists():
+    if held_logs and (lost / META_PROPERTIES).exists():
         raise Violation(f"{name}: an empty directory was taken into use")
     scene.cluster.kill(victim)
     if scene.random.random() < 0.5:

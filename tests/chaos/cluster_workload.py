@@ -16,7 +16,6 @@ import random
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,9 +23,11 @@ from itertools import count
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from history import ACKNOWLEDGED, FAILED, NO_OFFSET, UNKNOWN, Assigned, Poll, Recorder, Send
-from kafka_wire import ConnectionClosed, WireClient, batch_of
-from transaction_worker import INPUT
+
+from tests.chaos.history import ACKNOWLEDGED, FAILED, NO_OFFSET, UNKNOWN, Assigned, Poll, Recorder, Send
+from tests.chaos.kafka_wire import ConnectionClosed, WireClient, batch_of
+from tests.chaos.transaction_worker import INPUT
+from tests.support.child_programs import environment, program
 
 PARTITIONS = 6
 READERS, COPIERS = "readers", "transformers"
@@ -38,7 +39,7 @@ STOPPED_SECONDS_MAX = 20.0
 """So long a transactional worker that was stopped on purpose may be silent before it counts as dead."""
 SILENT_SECONDS_MAX = 60.0
 """So long any other may be: no fault lasts longer, and a client has to go on when it is over."""
-PROGRAM = Path(__file__).with_name("cluster_copier.py")
+PROGRAM = "tests.chaos.cluster_copier"
 PROBE_SECONDS = 0.02
 PROBE_TIMEOUT_SECONDS = 1.0
 NOT_ENOUGH_REPLICAS = 19
@@ -221,7 +222,7 @@ class Watcher(Reading):
         places = [TopicPartition(topic, n, 0) for topic in self.topics for n in range(PARTITIONS)]
         consumer.assign(places)
         while not self.stopped.is_set():
-            self.note(consumer.consume(1000, 0.1))
+            self.note(consumer.consume(1000, 0.1))  # type: ignore[arg-type]
         consumer.close()
 
 
@@ -247,8 +248,9 @@ class Copier(Actor):
             self._is_frozen = False
             life = f"{self.actor}.{self.lives}"
             history = self.folder / f"{life}.jsonl"
-            command = [sys.executable, str(PROGRAM), self.bootstrap(), self.actor, life, str(history)]
-            with subprocess.Popen([*command, f"--seed={self.seed}"], stdout=subprocess.PIPE) as process:
+            command = [*program(PROGRAM), self.bootstrap(), self.actor, life, str(history)]
+            command.append(f"--seed={self.seed}")
+            with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
                 self._process = process
                 reason = self._watch(process)
                 process.kill()

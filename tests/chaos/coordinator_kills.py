@@ -33,9 +33,10 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from kafka_cluster import KafkaCluster
-from kafka_wire import ConnectionClosed, WireClient
 
+from tests.chaos.kafka_cluster import KafkaCluster
+from tests.chaos.kafka_wire import ConnectionClosed, WireClient
+from tests.support.child_programs import environment, program
 from tidelog.server.zookeeper_process import ZookeeperServers
 from tidelog.testing.cluster import RunningCluster
 from tidelog.testing.ports import ReservedPort
@@ -96,12 +97,11 @@ class Worker:
         settings = [f"group.protocol={self.options.protocol}", *self.options.settings]
         arguments = [self.bootstrap, f"transformer-{self.number}", GROUP, INPUT, OUTPUT]
         if self.options.client == "java":
-            sys.path.insert(0, str(FOLDER.parent / "conformance"))
-            from drivers.java import java_command
+            from tests.conformance.drivers.java import java_command
 
             return java_command(FOLDER / "java" / "CoordinatorWorker.java", *arguments, *settings)
         debug = [DEBUG] if self.options.keep else []
-        return [sys.executable, str(FOLDER / "coordinator_worker.py"), *arguments, *settings, *debug]
+        return [*program("tests.chaos.coordinator_worker"), *arguments, *settings, *debug]
 
     def _start(self) -> None:
         self.lives += 1
@@ -109,7 +109,12 @@ class Worker:
         name = Path(os.devnull) if keep is None else keep / f"worker-{self.number}.{self.lives}.log"
         with name.open("w") as log:
             self.process = subprocess.Popen(
-                self._command(), stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
+                self._command(),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                process_group=0,
+                env=environment(),
             )
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
 
@@ -289,8 +294,8 @@ class Run:
         seen: Counter[int] = Counter()
         deadline = time.monotonic() + 90
         while len(seen) < self.feeder.count and time.monotonic() < deadline:
-            seen.update(int(m.value()) for m in consumer.consume(2000, 0.5) if m.error() is None)
-        seen.update(int(m.value()) for m in consumer.consume(2000, 1.0) if m.error() is None)
+            seen.update(int(m.value()) for m in consumer.consume(2000, 0.5) if m.error() is None)  # type: ignore[arg-type]
+        seen.update(int(m.value()) for m in consumer.consume(2000, 1.0) if m.error() is None)  # type: ignore[arg-type]
         consumer.close()
         missing = self.feeder.count - len(seen)
         twice = sum(1 for count in seen.values() if count > 1)
@@ -341,7 +346,7 @@ def run(options: argparse.Namespace) -> int:
         options.keep.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(_cluster(options, stack))
-        current = Run(options, cluster)
+        current = Run(options, cluster)  # type: ignore[arg-type]
         try:
             if not current.all_committed_since(0.0, READY_SECONDS_MAX):
                 raise TimeoutError(f"the application did not start: {[w.lines for w in current.workers]}")

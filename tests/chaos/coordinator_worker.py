@@ -99,9 +99,9 @@ class Worker:
         try:
             insist(self.producer.begin_transaction)
             for message in messages:
-                self.producer.produce(self.output, message.value(), partition=message.partition())
-            nexts = {message.partition(): message.offset() + 1 for message in messages}
-            offsets = [TopicPartition(self.input, number, offset) for number, offset in nexts.items()]
+                self.producer.produce(self.output, message.value(), partition=message.partition())  # type: ignore[arg-type]
+            nexts = {message.partition(): message.offset() + 1 for message in messages}  # type: ignore[operator]
+            offsets = [TopicPartition(self.input, number, offset) for number, offset in nexts.items()]  # type: ignore[arg-type]
             metadata = self.consumer.consumer_group_metadata()
             insist(self.producer.send_offsets_to_transaction, offsets, metadata, CALL_SECONDS_MAX)
             insist(self.producer.commit_transaction, CALL_SECONDS_MAX)
@@ -119,7 +119,7 @@ class Worker:
         mine = {place.partition for place in self.consumer.assignment()}
         firsts: dict[int, int] = {}
         for message in messages:
-            firsts.setdefault(message.partition(), message.offset())
+            firsts.setdefault(message.partition(), message.offset())  # type: ignore[arg-type]
         for number, offset in firsts.items():
             if number in mine:
                 try:

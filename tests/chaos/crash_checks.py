@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from crash_load import (
+from tests.chaos.crash_load import (
     BASE_TIMESTAMP_MS,
     Acknowledged,
     ClientWriter,
@@ -21,8 +21,7 @@ from crash_load import (
     key_of,
     value_of,
 )
-from kafka_wire import WireClient
-
+from tests.chaos.kafka_wire import WireClient
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import Record, iterate_records

@@ -18,10 +18,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from broker_process import BrokerDied, BrokerProcess
-from crash_checks import Checker, Violation, check_committed, check_indexes
-from crash_load import ClientWriter, Committer, Gate, Plan, Writer
-from kafka_wire import WireClient
+from tests.chaos.broker_process import BrokerDied, BrokerProcess
+from tests.chaos.crash_checks import Checker, Violation, check_committed, check_indexes
+from tests.chaos.crash_load import ClientWriter, Committer, Gate, Plan, Writer
+from tests.chaos.kafka_wire import WireClient
 
 SETTINGS = {
     "offsets.topic.num.partitions": "2",

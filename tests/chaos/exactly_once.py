@@ -25,12 +25,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from broker_process import SOURCE, BrokerDied, BrokerProcess
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from crash_checks import Violation
-from exactly_once_checks import SPOILERS, History, Said, Seen, View, tags, violations
-from transaction_worker import (
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from tests.chaos.broker_process import BrokerDied, BrokerProcess
+from tests.chaos.crash_checks import Violation
+from tests.chaos.exactly_once_checks import SPOILERS, History, Said, Seen, View, tags, violations
+from tests.chaos.transaction_worker import (
     EXIT_DONE,
     EXIT_FENCED,
     EXIT_REFUSED,
@@ -41,6 +42,7 @@ from transaction_worker import (
     ZOMBIE_SECONDS_MAX,
     transform,
 )
+from tests.support.child_programs import environment, program
 
 PARTITIONS = 6
 SETTINGS = {
@@ -81,7 +83,7 @@ KILL_RECORDS = {"kills of workers": 1_600, "kills of the broker": 5_000}
 """There is at least one kill for so many records: the input is written as the kills come."""
 OPEN = ("begin", "flushed", "refused")
 """Events after which a worker is inside a transaction."""
-WORKER = Path(__file__).with_name("transaction_worker.py")
+WORKER = "tests.chaos.transaction_worker"
 
 
 class Child:
@@ -97,7 +99,7 @@ class Child:
         self.life += 1
         instance = f"{self.name}.{self.role}.{self.life}"
         self.events = self.run.folder / "events" / instance
-        command = [sys.executable, str(WORKER), self.client, self.run.broker.bootstrap, self.name, instance]
+        command = [*program(WORKER), self.client, self.run.broker.bootstrap, self.name, instance]
         command += [str(self.events), "--role", self.role] + (["--static"] if self.static else [])
         with (self.run.folder / "workers.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -105,7 +107,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                env=environment(),
             )
 
     @property
@@ -250,7 +252,7 @@ class Watcher(threading.Thread):
         while not self.stopped.is_set():
             for message in consumer.consume(500, 0.2):
                 if message.error() is None:
-                    self.view[message.partition()].append(seen(message))
+                    self.view[message.partition()].append(seen(message))  # type: ignore[index]
         consumer.close()
 
     def finish(self, committed: View) -> View:
@@ -298,9 +300,9 @@ def read_all(bootstrap: str, isolation_level: str) -> View:
             raise Violation(f"the output was not read to its end under {isolation_level}: {ended}")
         for message in consumer.consume(2_000, 0.5):
             if message.error() is None:
-                view[message.partition()].append(seen(message))
+                view[message.partition()].append(seen(message))  # type: ignore[index]
             else:
-                ended.add(message.partition())
+                ended.add(message.partition())  # type: ignore[arg-type]
     consumer.close()
     return view
 

@@ -79,7 +79,7 @@ def confluent_read(talk: Talk, bootstrap: str, topic: str, group: str, done: Cal
     while not done():
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
-            talk.got(message.partition(), message.offset(), message.value().decode())
+            talk.got(message.partition(), message.offset(), message.value().decode())  # type: ignore[arg-type, union-attr]
     consumer.close()
 
 
@@ -101,7 +101,7 @@ def kafka_python_send(talk: Talk, bootstrap: str, topic: str, seconds: float) ->
 def kafka_python_read(talk: Talk, bootstrap: str, topic: str, group: str, done: Callable[[], bool]) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         def on_partitions_revoked(self, revoked: object) -> None: ...
 
         def on_partitions_assigned(self, assigned: object) -> None:

@@ -24,11 +24,11 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from broker_process import BrokerDied, BrokerProcess
 from confluent_kafka import Consumer, TopicPartition
-from hostile_frames import FrameForge, Hostile
-from kafka_wire import ConnectionClosed, WireClient, batch_of, frame
 
+from tests.chaos.broker_process import BrokerDied, BrokerProcess
+from tests.chaos.hostile_frames import FrameForge, Hostile
+from tests.chaos.kafka_wire import ConnectionClosed, WireClient, batch_of, frame
 from tidelog.records.record import iterate_records
 
 SETTINGS = {
@@ -425,8 +425,8 @@ def main() -> int:
         with test.broker:
             try:
                 test.run()
-            except BrokerDied as fault:
-                print(f"FAILED with --seed {options.seed}: {fault}")
+            except BrokerDied as died:
+                print(f"FAILED with --seed {options.seed}: {died}")
                 return 1
         test.report()
     for fault in test.faults:

@@ -17,7 +17,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
 
-from history import ABORTED, ACKNOWLEDGED, COMMITTED, FAILED, NO_OFFSET, Assigned, History, Place, Poll, Send
+from tests.chaos.history import (
+    ABORTED,
+    ACKNOWLEDGED,
+    COMMITTED,
+    FAILED,
+    NO_OFFSET,
+    Assigned,
+    History,
+    Place,
+    Poll,
+    Send,
+)
 
 Findings = list[str]
 Log = dict[int, set[str]]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from history import COMMITTED, NO_OFFSET, UNKNOWN, Assigned, History, Place, Poll, Send
-from history_checks import Analysis
+from tests.chaos.history import COMMITTED, NO_OFFSET, UNKNOWN, Assigned, History, Place, Poll, Send
+from tests.chaos.history_checks import Analysis
 
 T = TypeVar("T")
 

@@ -20,12 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
-from hostile_broker import MIB, HostileBroker, Probe, Seen, receive
-from hostile_user import CONNECTIONS, KEPT_MIB_MAX, METADATA_MS_MAX, await_calm
-from kafka_wire import WireClient, frame, request_frame
-
+from tests.chaos.hostile_broker import MIB, HostileBroker, Probe, Seen, receive
+from tests.chaos.hostile_user import CONNECTIONS, KEPT_MIB_MAX, METADATA_MS_MAX, await_calm
+from tests.chaos.kafka_wire import WireClient, frame, request_frame
 from tidelog.protocol.primitives import unsigned_varint
 
 FETCH = 1

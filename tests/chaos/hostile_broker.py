@@ -6,8 +6,6 @@ much the broker computed meanwhile: on a machine that others keep busy only the 
 """
 
 import contextlib
-import os
-import signal
 import socket
 import struct
 import subprocess
@@ -17,15 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from kafka_wire import frame
-
+from tests.chaos.broker_process import PreparedBroker
+from tests.chaos.kafka_wire import frame
+from tests.support.child_programs import environment, program
 from tidelog.client.client_settings import ClientSettings
-from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
-from tidelog.security.certificates import write_secret
-from tidelog.testing.ports import ReservedPort
 
-START_SECONDS_MAX = 60.0
 #: longer waits the stranger for no answer
 ANSWER_SECONDS_MAX = 60.0
 STRANGER, PASSWORD = "stranger", "of no account"
@@ -43,33 +38,22 @@ class Seen(NamedTuple):
     worst_cpu_ms: float
 
 
-class HostileBroker:
+class HostileBroker(PreparedBroker):
     """The child process and its ports."""
 
     def __init__(self, folder: Path, frame_bytes_max: int, source: str | None = None) -> None:
         """`source` is where another version of the package lies that shall be attacked."""
-        self.folder = folder
-        self._source = source
-        self._frame_bytes_max = frame_bytes_max
-        self._reserved = {name: ReservedPort() for name in ("INSIDE", "CLIENTS")}
-        self.ports = {name: port.port for name, port in self._reserved.items()}
-        self.log_path = folder / "broker.log"
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def _settings(self) -> dict[str, str]:
         login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-        return {
+        settings = {
             "node.id": "1",
-            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()),
             "listener.security.protocol.map": "INSIDE:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
             "inter.broker.listener.name": "INSIDE",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.clients.plain.sasl.jaas.config": f'{login} user_{STRANGER}="{PASSWORD}";',
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
-            "log.dirs": str(self.folder / "data"),
-            "tidelog.coordination.path": str(self.folder / "cluster.sqlite"),
-            "socket.request.max.bytes": str(self._frame_bytes_max),
+            "tidelog.coordination.path": str(folder / "cluster.sqlite"),
+            "socket.request.max.bytes": str(frame_bytes_max),
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.num.partitions": "1",
@@ -78,24 +62,11 @@ class HostileBroker:
             "group.initial.rebalance.delay.ms": "0",
             "delegation.token.secret.key": "a secret of the cluster",
         }
+        super().__init__(folder, settings, listeners=("INSIDE", "CLIENTS"), source=source)
 
-    def start(self) -> None:
-        path = self.folder / "broker.properties"
-        write_secret(path, "".join(f"{name}={value}\n" for name, value in self._settings().items()))
-        command = [sys.executable, "-m", "tidelog.cli", "broker", "--config-file", str(path), "--json"]
-        environment = dict(os.environ)
-        if self._source is not None:
-            environment["PYTHONPATH"] = self._source
-        with self.log_path.open("ab") as log:
-            self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while True:
-            try:
-                link = self._link()
-                break
-            except ClientFault:
-                assert self.running and time.monotonic() < deadline, self.log_text()
-                time.sleep(0.1)
+    def _prepare(self) -> None:
+        settings = ClientSettings((), request_timeout_ms=60_000, connection_timeout_ms=30_000)
+        link = Link.open("127.0.0.1", self.ports["INSIDE"], settings)
         topics = [{"name": "healthy", "num_partitions": 3, "replication_factor": 1, "configs": []}]
         made = link.request(CREATE_TOPICS, {"topics": topics, "timeout": 30_000}, lowest=5, highest=5)
         assert [int(topic.error_code) for topic in made.topics] == [0]
@@ -104,10 +75,6 @@ class HostileBroker:
             found = link.request(10, {"key": "g", "key_type": key_type}, lowest=3, highest=3)
             assert int(found.error_code) == 0, found
         link.close()
-
-    def _link(self) -> Link:
-        settings = ClientSettings((), request_timeout_ms=60_000, connection_timeout_ms=30_000)
-        return Link.open("127.0.0.1", self.ports["INSIDE"], settings)
 
     def connect(self, *, authenticated: bool) -> socket.socket:
         """A connection of the stranger."""
@@ -129,48 +96,8 @@ class HostileBroker:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return stream
 
-    @property
-    def pid(self) -> int:
-        assert self._child is not None
-        return self._child.pid
-
-    @property
-    def running(self) -> bool:
-        return self._child is not None and self._child.poll() is None
-
-    def resident_bytes(self) -> int:
-        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
     def cpu_seconds(self) -> float:
         return cpu_ns(self.pid) / 1e9
-
-    def log_text(self) -> str:
-        return self.log_path.read_text(errors="replace")
-
-    def __enter__(self) -> "HostileBroker":
-        try:
-            self.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self.running and self._child is not None:
-            self._child.send_signal(signal.SIGTERM)
-            try:
-                self._child.wait(30)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
-        for port in self._reserved.values():
-            port.close()
 
 
 def cpu_ns(pid: int) -> int:
@@ -203,10 +130,9 @@ class Probe:
     """The process that asks for Metadata."""
 
     def __init__(self, broker: HostileBroker) -> None:
-        command = [sys.executable, __file__, str(broker.ports["INSIDE"]), str(broker.pid)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [*program("tests.chaos.hostile_broker"), str(broker.ports["INSIDE"]), str(broker.pid)]
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
         )
         self.seen()
 

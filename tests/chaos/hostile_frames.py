@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import cramjam
 from crc32c import crc32c
-from kafka_wire import frame, produce_frame
 
+from tests.chaos.kafka_wire import frame, produce_frame
 from tidelog.protocol.apis import API_VERSIONS, APIS, Api
 from tidelog.protocol.messages import _message_class
 from tidelog.protocol.schema_fields import unwrap
@@ -91,7 +91,7 @@ class FrameForge:
         return out.getvalue()
 
     def _instance(self, entity: Any) -> Any:
-        values = {}
+        values: dict[str, Any] = {}
         for field in dataclasses.fields(entity):
             inner, is_array, nullable = unwrap(field.type)
             if nullable and self.random.random() < 0.2:

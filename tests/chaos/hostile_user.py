@@ -20,12 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
-from hostile_broker import MIB, HostileBroker, Probe, Seen, receive
-from kafka_wire import frame
-from largest_requests import KIO_VERSION_MAX, LargestRequest
-
+from tests.chaos.hostile_broker import MIB, HostileBroker, Probe, Seen, receive
+from tests.chaos.kafka_wire import frame
+from tests.support.largest_requests import KIO_VERSION_MAX, LargestRequest
 from tidelog.protocol.apis import APIS, FETCH, PRODUCE, Api, Stage
 from tidelog.protocol.primitives import PARTITIONS_MAX, PRODUCED_PARTITIONS_MAX, STRING_BYTES_MAX
 
@@ -78,7 +75,7 @@ class Requests:
 
     def _fitting(self, elements_max: int, name: str = "elements", **sizes: int) -> bytes:
         """The request with as many elements as the broker takes and a frame holds."""
-        one, two = self._body(**{name: 1}, **sizes), self._body(**{name: 2}, **sizes)
+        one, two = self._body(**{name: 1}, **sizes), self._body(**{name: 2}, **sizes)  # type: ignore[arg-type]
         bytes_each = len(two.encode()) - len(one.encode())
         first_bytes = len(one.encode())
         elements_each = two.element_count - one.element_count
@@ -86,7 +83,7 @@ class Requests:
             return one.encode()
         count = (elements_max - one.element_count) // elements_each
         count = min(count, (self._room - first_bytes) // max(bytes_each, 1))
-        return self._body(**{name: max(1, count + 1)}, **sizes).encode() if count > 0 else one.encode()
+        return self._body(**{name: max(1, count + 1)}, **sizes).encode() if count > 0 else one.encode()  # type: ignore[arg-type]
 
     def small(self) -> bytes:
         return self._frame(self._body().encode())

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from kafka_wire import (
+from tests.chaos.kafka_wire import (
     Fetched,
     Produced,
     batch_of,
@@ -20,11 +20,11 @@ from kafka_wire import (
     read_response,
     request_frame,
 )
-
-from tidelog.broker.background import InlineBackground
+from tests.support.simulated_store import SimulatedStore
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import ConnectionContext, Dispatcher, PendingAnswer
-from tidelog.coordination.simulated import SimulatedStore
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import PendingAnswer
+from tidelog.broker.runtime.background import InlineBackground
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings
 from tidelog.storage.disk import Disk
@@ -71,20 +71,19 @@ class InProcessBroker:
             disk=disk,
             endpoints={"PLAINTEXT": Endpoint("127.0.0.1", 9092)},
             store=store,
+            raise_unexpected=True,
         )
-        self.broker.jobs.raise_unexpected = True
-        self.broker.open()
         faults: list[Any] = []
         self.broker.register(faults.append)
         assert faults == [None], faults
-        self._dispatcher = Dispatcher(self.broker)
+        self._dispatcher = self.broker.make_dispatcher()
         self._context = ConnectionContext("127.0.0.1", 1, "PLAINTEXT")
 
     def exchange(self, data: bytes) -> bytes:
         """Serve one frame (with its size) and return the answer without its size."""
-        answer = self._dispatcher.handle(self._context, memoryview(bytearray(data))[4:])
+        with self.broker.turn:
+            answer = self._dispatcher.handle(self._context, memoryview(bytearray(data))[4:])
         if isinstance(answer, PendingAnswer):
-            self.broker.wake_progressed()
             answer = answer.chunks
         assert answer is not None, "the answer did not come at once"
         chunks = [answer] if isinstance(answer, bytes) else answer

@@ -9,18 +9,13 @@ import dataclasses
 import io
 import socket
 import struct
-import sys
 import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-
-from kio_entities import build
-
+from tests.support.kio_entities import build
 from tidelog.protocol.apis import APIS, Api
 from tidelog.protocol.messages import _message_class
 from tidelog.records.builder import build_batch
@@ -76,7 +71,7 @@ def read_response(module: str, version: int, answer: bytes) -> Any:
     """Decode an answer (without its size) with kio; all of it must be used up."""
     api = API_BY_MODULE[module]
     position = 5 if api.flexible(version) and module != "api_versions" else 4
-    response, size = _response_reader(module, version)(memoryview(answer).toreadonly(), position)
+    response, size = _response_reader(module, version)(memoryview(answer).toreadonly(), position)  # type: ignore[arg-type]
     assert position + size == len(answer), f"{len(answer) - position - size} bytes after a {module} answer"
     return response
 

@@ -1,6 +1,6 @@
 """Network cuts between processes of one machine: each host is a network namespace on a bridge of our own.
 
-    enter(sys.argv)                    # this process again, in a private network, with `hub` as its address
+    enter(["-m", NAME, *sys.argv[1:]])  # this program again, in a private network, with `hub` as its address
     network = PrivateNetwork(["broker-1", "broker-2"])
     subprocess.Popen([*network.prefix("broker-1"), …])
     network.cut("broker-1", "broker-2")
@@ -44,7 +44,7 @@ def inside() -> bool:
 
 
 def enter(arguments: Sequence[str]) -> None:
-    """Start this program anew in a private network, in the same process; return when it is there."""
+    """Start Python anew with these arguments in a private network, in the same process."""
     if inside():
         return
     environment = {**os.environ, INSIDE: "1"}

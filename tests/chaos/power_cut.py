@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from broker_directories import log_dirs, replica_folder
-
-from tidelog.broker.change_log import read_snapshot
+from tests.chaos.broker_directories import log_dirs, replica_folder
+from tidelog.broker.metadata.change_log import read_snapshot
 from tidelog.coordination.opening import open_store
 from tidelog.model.image import ClusterImage
 from tidelog.model.settings import BrokerSettings

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker_directories import replica_folder
+from tests.chaos.broker_directories import replica_folder
 
 HEADER = struct.Struct(">qii")
 """Base offset, batch length, leader epoch."""

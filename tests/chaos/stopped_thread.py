@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.child_programs import environment, program
+
 PTRACE_SEIZE = 0x4206
 PTRACE_INTERRUPT = 0x4207
 PTRACE_DETACH = 17
@@ -39,8 +41,10 @@ class StoppedThread:
     """The main thread of a process, or the one named by `thread_id`, stands still until `go_on`."""
 
     def __init__(self, process_id: int, thread_id: int | None = None) -> None:
-        command = [sys.executable, __file__, str(process_id), str(thread_id or process_id)]
-        self._tracer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [*program("tests.chaos.stopped_thread"), str(process_id), str(thread_id or process_id)]
+        self._tracer = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+        )
         assert self._tracer.stdout is not None
         answer = self._tracer.stdout.readline().strip()
         if answer != "stopped":

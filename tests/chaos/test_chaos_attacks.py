@@ -1,10 +1,12 @@
 """Every attack of `attacks.py` in small: memory bounded, others served, nobody in who does not belong."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attacked_broker import AttackedBroker
-from attacks import ATTACKS, besiege
+
+from tests.chaos.attacked_broker import AttackedBroker
+from tests.chaos.attacks import ATTACKS, besiege
 
 #: what a healthy user waits at most in all but every hundredth round, on a machine that others keep busy
 P99_MS_MAX = 15_000
@@ -13,7 +15,7 @@ ROUNDS_MIN = 10
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_gets_nowhere_and_others_are_served(
-    name: str, tmp_path: Path, record_property: "pytest.RecordProperty"
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     attack = ATTACKS[name]
     with AttackedBroker(tmp_path) as broker:

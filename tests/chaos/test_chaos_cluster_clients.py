@@ -5,7 +5,6 @@ everything, in order. What they saw goes through the same checkers as the long c
 """
 
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -13,14 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from history import ACKNOWLEDGED, NO_OFFSET, UNKNOWN, Assigned, Event, Follows, Poll, Send, collect
-from history_checks import check
 
+from tests.chaos.history import (
+    ACKNOWLEDGED,
+    NO_OFFSET,
+    UNKNOWN,
+    Assigned,
+    Event,
+    Follows,
+    Poll,
+    Send,
+    collect,
+)
+from tests.chaos.history_checks import check
+from tests.conformance.drivers.contract import require_program
+from tests.conformance.drivers.java import jars
+from tests.support.child_programs import environment, program
 from tidelog.testing.cluster import RunningCluster
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-from drivers.contract import require_program
-from drivers.java import jars
 
 SECONDS = 16.0
 ALL_SECONDS_MAX = 110.0
@@ -42,7 +50,7 @@ def cluster() -> Iterator[RunningCluster]:
 
 def command_of(client: str) -> list[str]:
     if client != "java":
-        return [sys.executable, str(FOLDER / "failover_client.py"), client]
+        return [*program("tests.chaos.failover_client"), client]
     options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"]
     return [require_program("java"), *options, str(FOLDER / "java" / "Failover.java")]
 
@@ -60,6 +68,7 @@ class Rider:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
+            env=environment(),
         )
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()

@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import network
 import pytest
 
+from tests.chaos import network
+from tests.support.child_programs import ROOT
+
 SCRIPT = '''
-import subprocess, sys, network
+import subprocess, sys
+from tests.chaos import network
 network.enter(sys.argv)
 hosts = network.PrivateNetwork(["one", "two"])
 LISTEN = """
@@ -59,13 +62,12 @@ def test_cuts_are_silent_and_heal(tmp_path: Path) -> None:
         pytest.skip(reason)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    folder = str(Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PYTHONPATH": folder, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         check=False,
     )
     assert done.stdout.splitlines() == [

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from crash_checks import EARLIEST, check_indexes, read_partition
-from kafka_wire import WireClient, batch_of
 
+from tests.chaos.broker_process import BrokerProcess
+from tests.chaos.crash_checks import EARLIEST, check_indexes, read_partition
+from tests.chaos.kafka_wire import WireClient, batch_of
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
@@ -218,7 +219,7 @@ def wait_for_compaction(client: WireClient, topic: str, count_max: int, value: b
     assert records[-1].value == value
 
 
-SMALL_TABLE = {"segment_bytes": "20000", "min_cleanable_dirty_ratio": "0.01"}
+SMALL_TABLE: dict[str, Any] = {"segment_bytes": "20000", "min_cleanable_dirty_ratio": "0.01"}
 
 
 def test_a_broker_with_more_than_1024_descriptors_compacts(broker: BrokerProcess) -> None:

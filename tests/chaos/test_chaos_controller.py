@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka_wire import read_response, request_frame
 
+from tests.chaos.kafka_wire import read_response, request_frame
 from tidelog.server import local_cluster
 from tidelog.testing.cluster import RunningCluster
 

@@ -6,16 +6,15 @@ offset_commit_watch). The long form is `make coordinator-kills`.
 """
 
 import subprocess
-import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from kafka_wire import WireClient
 
+from tests.chaos.kafka_wire import WireClient
+from tests.support.child_programs import environment, program
 from tidelog.testing import RunningBroker
 
-PROGRAM = Path(__file__).with_name("coordinator_kills.py")
+PROGRAM = "tests.chaos.coordinator_kills"
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("cluster")]
 
@@ -40,9 +39,10 @@ def test_a_producer_that_does_not_bring_the_offsets_it_announced_loses_its_conne
 def test_the_application_goes_on_when_its_coordinator_is_killed() -> None:
     options = ["--kills=2", "--pause=2", "--away=25", "--patience=30"]
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), *options, "topic.metadata.refresh.interval.ms=200"],
+        [*program(PROGRAM), *options, "topic.metadata.refresh.interval.ms=200"],
         capture_output=True,
         text=True,
         check=False,
+        env=environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr

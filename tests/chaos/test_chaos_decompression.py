@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacks import bombs, tiny_record_bombs
-from broker_process import BrokerProcess
-from kafka_wire import WireClient, batch_of, produce_frame, read_produced
 
+from tests.chaos.attacks import bombs, tiny_record_bombs
+from tests.chaos.broker_process import BrokerProcess
+from tests.chaos.kafka_wire import WireClient, batch_of, produce_frame, read_produced
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Codec
@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path, SETTINGS) as process:
         process.start()
         with WireClient(process.bootstrap) as client:
-            client.create_topic("table", **{"cleanup.policy": "compact"})
+            client.create_topic("table", **{"cleanup.policy": "compact"})  # type: ignore[arg-type]
         yield process
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from broker_process import BrokerProcess
-from crash_checks import check_indexes, read_partition
-from kafka_wire import WireClient, batch_of
 
+from tests.chaos.broker_process import BrokerProcess
+from tests.chaos.crash_checks import check_indexes, read_partition
+from tests.chaos.kafka_wire import WireClient, batch_of
 from tidelog.model.errors import ErrorCode
 
 SIZE_BYTES = 6 << 20

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from exactly_once_checks import SPOILERS, History, Said, Seen, violations
-from transaction_worker import Taken, firsts, nexts, transform
+
+from tests.chaos.exactly_once_checks import SPOILERS, History, Said, Seen, violations
+from tests.chaos.transaction_worker import Taken, firsts, nexts, transform
 
 WHOLE = "worker.1/1/4"
 ABORTED = "worker.1/2/2"

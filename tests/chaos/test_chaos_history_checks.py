@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history import (
+
+from tests.chaos.history import (
     ABORTED,
     ACKNOWLEDGED,
     COMMITTED,
@@ -25,8 +26,8 @@ from history import (
     collect,
     load,
 )
-from history_checks import CHECKERS, check
-from history_faults import PLANTS, unnoticed
+from tests.chaos.history_checks import CHECKERS, check
+from tests.chaos.history_faults import PLANTS, unnoticed
 
 INF = float("inf")
 
@@ -229,7 +230,7 @@ def test_an_unknown_send_must_not_appear_twice(history: History) -> None:
         (send.place, send.value)
         for send in history.sends
         if send.outcome == UNKNOWN
-        and any(send.value in dict(map(reversed, p.records)) for p in history.polls)
+        and any(send.value in dict(map(reversed, p.records)) for p in history.polls)  # type: ignore[arg-type]
     )
     end = 1 + max(offset for poll in history.polls if poll.place == place for offset, _ in poll.records)
     again = Poll("late", "", *place, ((end, value),), 1e9, final=True)
@@ -306,7 +307,7 @@ def test_of_several_words_about_a_send_the_last_counts(history: History, tmp_pat
     for transaction in history.transactions:
         recorder.write(transaction._replace(outcome=UNKNOWN, commit_begun=INF))
     for event in (*history.sends, *history.transactions):
-        recorder.write(event)
+        recorder.write(event)  # type: ignore[arg-type]
     found = load(tmp_path)  # the recorder is still open: a killed one is never closed
     assert (found.sends, found.transactions) == (history.sends, history.transactions)
     recorder.close()

@@ -10,12 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_attacks import ATTACKS, kept_mib_max, long_group_id
-from hostile_attacks import attack as attack_once
-from hostile_broker import HostileBroker, Probe
-from hostile_user import KEPT_MIB_MAX, METADATA_MS_MAX, QUICK, Outcome, Who, attack, attackers_of, cases
 
 import tidelog
+from tests.chaos.hostile_attacks import ATTACKS, kept_mib_max, long_group_id
+from tests.chaos.hostile_attacks import attack as attack_once
+from tests.chaos.hostile_broker import HostileBroker, Probe
+from tests.chaos.hostile_user import (
+    KEPT_MIB_MAX,
+    METADATA_MS_MAX,
+    QUICK,
+    Outcome,
+    Who,
+    attack,
+    attackers_of,
+    cases,
+)
 from tidelog.protocol.apis import APIS, Api
 
 #: for requests of a quarter of the largest; without slices several APIs take longer

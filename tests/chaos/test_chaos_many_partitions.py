@@ -8,8 +8,8 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from crowded_cluster import NAMES, PARTITIONS, PARTITIONS_PER_TOPIC, SECONDS_MAX
 
+from tests.support.crowded_cluster import NAMES, PARTITIONS, PARTITIONS_PER_TOPIC, SECONDS_MAX
 from tidelog.testing.cluster import RunningCluster
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("crowded")]
@@ -73,7 +73,7 @@ def read_everything(bootstrap: str, wanted: dict[tuple[Place, int], bytes]) -> d
             topic, index, offset, value = (
                 message.topic(),
                 message.partition(),
-                message.offset(),
+                message.offset(),  # type: ignore[assignment]
                 message.value(),
             )
             assert topic is not None and index is not None and offset is not None and isinstance(value, bytes)

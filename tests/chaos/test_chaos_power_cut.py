@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from in_process import InProcessBroker, StandingClock, batch_now
-from kafka_wire import produce_frame, read_produced
 
-from tidelog.broker.dispatch import ConnectionContext, Dispatcher, PendingAnswer
-from tidelog.coordination.simulated import SimulatedStore
+from tests.chaos.in_process import InProcessBroker, StandingClock, batch_now
+from tests.chaos.kafka_wire import produce_frame, read_produced
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
+from tests.support.simulated_store import SimulatedStore
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import PendingAnswer
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
-from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 FOLDER = "/data"
 SEEDS = 150
@@ -41,7 +42,7 @@ class World:
         self.clock = StandingClock()
         self.node = InProcessBroker(FOLDER, self.disk, self.store, clock=self.clock)
         for name, configs in TOPICS.items():
-            self.node.create_topic(name, **configs)
+            self.node.create_topic(name, **configs)  # type: ignore[arg-type]
         answer = self.node.ask("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
         self.producer_id = int(answer.producer_id)
         self.sequence = 0
@@ -176,12 +177,12 @@ def world() -> World:
 
 def hold_flushes(world: World) -> HeldBackground:
     held = HeldBackground()
-    world.node.broker.flusher._background = held
+    world.node.broker.flusher._background = held  # type: ignore[assignment]
     return held
 
 
 def send(world: World, batch: bytes) -> Any:
-    dispatcher = Dispatcher(world.node.broker)
+    dispatcher = world.node.broker.make_dispatcher()
     frame = memoryview(bytearray(produce_frame("flushed", 0, batch)))[4:]
     return dispatcher.handle(ConnectionContext("127.0.0.1", 2, "PLAINTEXT"), frame)
 
@@ -191,7 +192,7 @@ def test_an_answer_waits_for_the_flush(world: World) -> None:
     answer = send(world, batch_now(b"value"))
     assert isinstance(answer, PendingAnswer) and answer.chunks is None
     held.release()
-    assert read_produced(answer.chunks[4:]).error == 0
+    assert read_produced(answer.chunks[4:]).error == 0  # type: ignore[index]
 
 
 def test_the_answer_to_a_retry_waits_for_the_flush_of_the_first_attempt(world: World) -> None:
@@ -203,4 +204,4 @@ def test_the_answer_to_a_retry_waits_for_the_flush_of_the_first_attempt(world: W
     assert isinstance(first, PendingAnswer) and first.chunks is None
     assert isinstance(second, PendingAnswer) and second.chunks is None, "acknowledged before it was flushed"
     held.release()
-    assert read_produced(second.chunks[4:]).base_offset == read_produced(first.chunks[4:]).base_offset
+    assert read_produced(second.chunks[4:]).base_offset == read_produced(first.chunks[4:]).base_offset  # type: ignore[index]

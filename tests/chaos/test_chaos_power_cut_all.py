@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from power_cut import Boots, batches_of, cut_log
 
+from tests.chaos.power_cut import Boots, batches_of, cut_log
 from tidelog.server.cluster_view import NoView
 from tidelog.testing.cluster import RunningCluster
 
@@ -51,7 +51,7 @@ def consume(cluster: RunningCluster) -> list[int]:
     found: list[int] = []
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while len(found) < end and time.monotonic() < deadline:
-        found += [int(message.value()) for message in consumer.consume(500, 0.5) if message.error() is None]
+        found += [int(message.value()) for message in consumer.consume(500, 0.5) if message.error() is None]  # type: ignore[arg-type]
     consumer.close()
     return found
 
@@ -78,8 +78,8 @@ def test_the_longest_log_leads_whoever_returns_first(tmp_path: Path) -> None:
         leader = cluster.leader("orders", 0)
         assert leader == -1, f"broker {leader} leads with {kept[1]} of {RECORDS} records"
         described = describe(cluster)
-        assert described["partitions"][0]["last_known_elr"] == [1]
-        assert set(described["partitions"][0]["elr"]) == {2, 3}
+        assert described["partitions"][0]["last_known_elr"] == [1]  # type: ignore[index]
+        assert set(described["partitions"][0]["elr"]) == {2, 3}  # type: ignore[index]
         assert described["waiting"], "nobody says whom the partition waits for"
         cluster.start(2, known=False)
         cluster.start(3, known=False)

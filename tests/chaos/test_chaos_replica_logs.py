@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from kafka_wire import batch_of
-from replica_logs import differences, stored_batches
 
+from tests.chaos.kafka_wire import batch_of
+from tests.chaos.replica_logs import differences, stored_batches
 from tidelog.records.batch import patch_offset_and_epoch
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from in_process import InProcessBroker, batch_now
 
-from tidelog.coordination.simulated import SimulatedStore
+from tests.chaos.in_process import InProcessBroker, batch_now
+from tests.support.simulated_store import SimulatedStore
 from tidelog.records.batch import iterate_headers
 from tidelog.records.compression import Codec
 from tidelog.storage.disk import OsDisk

@@ -157,7 +157,7 @@ class ConfluentPipe:
 
     def take(self, count_max: int) -> list[Taken]:
         messages = self.consumer.consume(count_max, 0.1)
-        return [Taken(m.partition(), m.offset(), m.value()) for m in messages if m.error() is None]
+        return [Taken(m.partition(), m.offset(), m.value()) for m in messages if m.error() is None]  # type: ignore[arg-type]
 
     def begin(self) -> None:
         self._insist(self.producer.begin_transaction)
@@ -166,7 +166,10 @@ class ConfluentPipe:
         headers = [(TAG, tag.encode())]
         for record in taken:
             self.producer.produce(
-                OUTPUT, transform(record.value), partition=record.partition, headers=headers
+                OUTPUT,
+                transform(record.value),
+                partition=record.partition,
+                headers=headers,  # type: ignore[arg-type]
             )
 
     def flush(self) -> None:

@@ -1,29 +1,23 @@
 """What Tidelog and a real Apache Kafka answer to users who may nothing, or little: every API, side by side.
 
-    tests/conformance/oracle start && tests/conformance/oracle stop     # once: fetches Kafka
-    python tests/conformance/compare_authorization.py [LIBS]
+    python -m tests.conformance.compare_authorization [LIBS]
 
-Starts a Kafka with SASL/PLAIN and its StandardAuthorizer from the jars in LIBS, and a Tidelog with the same
-settings, sends both the requests of tests/unit/broker/api_requests.py, and prints every difference in error
-codes, names and authorized operations. Exit code 1 if there is one that is not explained below.
+Starts a Kafka with SASL/PLAIN and its StandardAuthorizer from the jars in LIBS (fetched where none are
+given), and a Tidelog with the same settings, sends both the requests of tests/unit/broker/api_requests.py,
+and prints every difference in error codes, names and authorized operations. Exit code 1 if there is one that
+is not explained below.
 """
 
 import dataclasses
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "broker"))
-
-from api_requests import BODIES, requests_of
-from test_conformance_acls import SETTINGS
-
+from tests.conformance.test_conformance_acls import SETTINGS
+from tests.support.kafka_nodes import KafkaNodes, quorum_settings
+from tests.unit.broker.api_requests import BODIES, requests_of
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import ClientFault
 from tidelog.client.link import Link
@@ -32,7 +26,7 @@ from tidelog.protocol.apis import APIS, Api
 from tidelog.testing.broker import RunningBroker
 
 KAFKA = "127.0.0.1:19192"
-CONTROLLER = "127.0.0.1:19193"
+CONTROLLER_PORT = 19193
 BY_NAME = {api.name: api for api in APIS.values()}
 #: Kafka looks at the missing protocol before it looks at the right
 EXPLAINED = {"SyncGroup"}
@@ -133,14 +127,11 @@ def allow(bootstraps: tuple[str, ...], *rights: tuple[int, str, int, int]) -> No
     time.sleep(2)
 
 
-def start_kafka(folder: Path, libs: str) -> subprocess.Popen[bytes]:
+def start_kafka(folder: Path, libraries: Path | None) -> KafkaNodes:
     settings = {
         **SETTINGS,
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{CONTROLLER}",
-        "listeners": f"SASL_PLAINTEXT://{KAFKA},CONTROLLER://{CONTROLLER}",
-        "controller.listener.names": "CONTROLLER",
+        **quorum_settings(1, {1: CONTROLLER_PORT}),
+        "listeners": f"SASL_PLAINTEXT://{KAFKA},CONTROLLER://127.0.0.1:{CONTROLLER_PORT}",
         "inter.broker.listener.name": "SASL_PLAINTEXT",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": SETTINGS["sasl.jaas.config"],
@@ -149,13 +140,10 @@ def start_kafka(folder: Path, libs: str) -> subprocess.Popen[bytes]:
         "log.dirs": str(folder / "data"),
     }
     del settings["sasl.jaas.config"]
-    path = folder / "server.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{libs}/*"]
-    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", "A" * 22, "-c", str(path)]
-    subprocess.run(formatting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with (folder / "server.out").open("wb") as out:
-        return subprocess.Popen([*java, "kafka.Kafka", str(path)], stdout=out, stderr=out)
+    nodes = KafkaNodes(folder, libraries=libraries)
+    nodes.add(1, settings)
+    nodes.launch(1)
+    return nodes
 
 
 def prepare(bootstrap: str, deadline: float) -> None:
@@ -176,10 +164,9 @@ def prepare(bootstrap: str, deadline: float) -> None:
 
 
 def main() -> int:
-    default = Path(os.environ.get("TIDELOG_ORACLE_HOME", Path.home() / ".cache/tidelog/kafka-oracle"))
-    libs = sys.argv[1] if len(sys.argv) > 1 else str(max(default.glob("libs-*")))
+    libraries = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with tempfile.TemporaryDirectory() as folder:
-        kafka = start_kafka(Path(folder), libs)
+        kafka = start_kafka(Path(folder), libraries)
         try:
             with RunningBroker({**SETTINGS, "auto.create.topics.enable": "true"}, mode="process") as broker:
                 both = (KAFKA, broker.bootstrap)
@@ -192,8 +179,7 @@ def main() -> int:
                 allow(both, (2, "sec", 4, 3), (3, "sec", 4, 3), (4, "kafka-cluster", 3, 8))
                 count += compare(broker.bootstrap, "alice", "read, describe the cluster")
         finally:
-            kafka.send_signal(signal.SIGTERM)
-            kafka.wait(60)
+            kafka.close()
     return 1 if count else 0
 
 

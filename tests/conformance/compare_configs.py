@@ -1,7 +1,7 @@
 """DescribeConfigs of Tidelog and of a real Apache Kafka, side by side: every resource, version, option.
 
     tests/conformance/oracle fresh
-    python tests/conformance/compare_configs.py [--kafka BOOTSTRAP] [--verbose]
+    python -m tests.conformance.compare_configs [--kafka BOOTSTRAP] [--verbose]
 
 Starts a Tidelog with the settings of the oracle, makes the same topics, groups and subscriptions on both, and
 compares every setting: value, source, synonyms, type, read-only, sensitive, whether it is documented. Also

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
-from conformance_wire import unserved_partitions
-from drivers.asyncio_python import AioKafkaDriver
-from drivers.confluent import ConfluentDriver
-from drivers.contract import DEADLINE_SECONDS, DRIVER_NAMES, Driver, TopicMaker, new_name
-from drivers.kafkajs import KafkaJsDriver, KafkaJsProcess
-from drivers.kcat import KcatDriver
-from drivers.pure_python import KafkaPythonDriver
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.conformance.conformance_wire import unserved_partitions
+from tests.conformance.drivers.asyncio_python import AioKafkaDriver
+from tests.conformance.drivers.confluent import ConfluentDriver
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, DRIVER_NAMES, Driver, TopicMaker, new_name
+from tests.conformance.drivers.kafkajs import KafkaJsDriver, KafkaJsProcess
+from tests.conformance.drivers.kcat import KcatDriver
+from tests.conformance.drivers.pure_python import KafkaPythonDriver
 
 # The same as in tests/conformance/oracle: auto-creation with four partitions, quick groups.
 BROKER_SETTINGS = {

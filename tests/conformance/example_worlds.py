@@ -13,15 +13,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from example_runs import Started, run
-from secured_cluster import secured_broker
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from tests.conformance.example_runs import Started, run
+from tests.conformance.secured_cluster import secured_broker
+from tests.support.registry_process import RegistryProcess
+from tidelog.admin.transactions import open_producers
 from tidelog.cli.connection import Connection
-from tidelog.cli.transactions import TransactionsOfCluster
 from tidelog.client.pipeline_places import RUNNING
 from tidelog.pipelines.running import Place, Status
 from tidelog.pipelines.work import Progress
+from tidelog.registry.registry_client import RegistryClient
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.cluster import RunningCluster
 from tidelog.testing.ports import ReservedPort
@@ -64,7 +66,7 @@ class World:
     @property
     def admin(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self.client)
+            self._admin = AdminClient(self.client)  # type: ignore[arg-type]
         return self._admin
 
     def prepare(self) -> None:
@@ -125,7 +127,7 @@ def with_transaction(world: World) -> None:
     producer.begin_transaction()
     producer.produce("orders", b"undecided", partition=0)
     assert producer.flush(SECONDS_MAX) == 0
-    (opened,) = TransactionsOfCluster(Connection(world.bootstrap)).open_producers("orders", 0)
+    (opened,) = open_producers(Connection(world.bootstrap).cluster_admin(), "orders", 0)
     world.names["producer_id"] = str(opened.producer_id)
     world.names["start_offset"] = str(opened.start_offset)
     world.stack.callback(producer.abort_transaction, SECONDS_MAX)
@@ -150,7 +152,7 @@ def with_log(world: World) -> None:
     producer = Producer({**world.client, "linger.ms": 500})
     headers = [("s", b"web")]
     for key, value in ((b"a", b"1"), (b"c", None), (None, b"nokey")):
-        producer.produce("orders", value, key, partition=0, headers=headers)
+        producer.produce("orders", value, key, partition=0, headers=headers)  # type: ignore[arg-type]
     assert producer.flush(SECONDS_MAX) == 0
 
 
@@ -169,7 +171,7 @@ def with_dead_letters(world: World, letters: int = 3) -> None:
             "offset": str(number),
         }
         headers = [(f"tidelog.dlq.{name}", text.encode()) for name, text in told.items()]
-        producer.produce("orders-dead", b"broken", b"ann", headers=headers)
+        producer.produce("orders-dead", b"broken", b"ann", headers=headers)  # type: ignore[arg-type]
     assert producer.flush(SECONDS_MAX) == 0
 
 
@@ -346,7 +348,27 @@ def zookeeper(folder: Path) -> Iterator[World]:
         reserved.close()
 
 
+@contextmanager
+def with_schemas(folder: Path) -> Iterator[World]:
+    """A broker, a registry and a subject in it; `order.avsc` is the schema."""
+    with RunningBroker() as broker, RegistryProcess(broker.bootstrap) as registry:
+        world = SchemaWorld(folder)
+        world.variables["TIDELOG_REGISTRY"] = registry.url
+        yield world
+
+
+class SchemaWorld(Nowhere):
+    """Each example finds the subject `orders-value`."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.folder / "order.avsc").write_text('"string"')
+        client = RegistryClient(self.variables["TIDELOG_REGISTRY"])
+        client.ask("POST", "/subjects/orders-value/versions", {"schema": '"string"'})
+
+
 WORLDS = {
+    "registry": with_schemas,
     "ZooKeeper": zookeeper,
     "nowhere": nowhere,
     "one broker": one_broker,

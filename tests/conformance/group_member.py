@@ -1,6 +1,6 @@
 """One member of a group as a process of its own, which a test can kill: says on standard output what it does.
 
-    python group_member.py <client> <bootstrap> <group> <topic> <strategy> <instance id or ->
+    python -m tests.conformance.group_member <client> <bootstrap> <group> <topic> <strategy> <instance or ->
 
     A <seconds> <partitions>          it may read these from now on (monotonic clock of the machine)
     R <seconds> <partitions or all>   it does not read these any more
@@ -52,7 +52,7 @@ def stop_when_told() -> threading.Event:
 def run_confluent(
     protocol: str, bootstrap: str, group: str, topic: str, strategy: str, instance: str
 ) -> None:
-    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     settings: dict[str, object] = {
         "bootstrap.servers": bootstrap,
@@ -74,6 +74,7 @@ def run_confluent(
     if instance != "-":
         settings["group.instance.id"] = instance
     client, stopped, uncommitted = Consumer(settings), stop_when_told(), 0
+    leaving = False
 
     def commit() -> None:
         nonlocal uncommitted
@@ -85,17 +86,19 @@ def run_confluent(
             say("C", refused.args[0].name())
         uncommitted = 0
 
-    def assigned(_: object, partitions: list[object]) -> None:
-        say("A", listed(p.partition for p in partitions))  # type: ignore[attr-defined]
+    def assigned(_: object, partitions: list[TopicPartition]) -> None:
+        # A rebalance that ended a moment ago may still be told by close, which reads nothing any more.
+        if not leaving:
+            say("A", listed(p.partition for p in partitions))
 
-    def revoked(_: object, partitions: list[object]) -> None:
+    def revoked(_: object, partitions: list[TopicPartition]) -> None:
         commit()
-        say("R", listed(p.partition for p in partitions))  # type: ignore[attr-defined]
+        say("R", listed(p.partition for p in partitions))
 
-    def lost(_: object, partitions: list[object]) -> None:
+    def lost(_: object, partitions: list[TopicPartition]) -> None:
         nonlocal uncommitted
         uncommitted = 0
-        say("L", listed(p.partition for p in partitions))  # type: ignore[attr-defined]
+        say("L", listed(p.partition for p in partitions))
 
     client.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
     while not stopped.is_set():
@@ -104,11 +107,12 @@ def run_confluent(
         if error is not None and error.fatal():
             raise KafkaException(error)  # fenced, say: it will not come back by itself
         if message is not None and not message.error():
-            say("V", message.partition(), message.value().decode())
+            say("V", message.partition(), message.value().decode())  # type: ignore[union-attr]
             uncommitted += 1
         if uncommitted >= COMMIT_RECORDS or (message is None and uncommitted):
             commit()
     commit()
+    leaving = True
     say("R", "all")
     client.close()
 
@@ -148,7 +152,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str, strategy: str, inst
             say("C", type(refused).__name__)
         uncommitted = 0
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         # Partitions come and go only within poll, and all it returned before is committed by then. Here one
         # could not: listeners run in the thread that would have to send the commit.
         def on_partitions_revoked(self, revoked: set[object]) -> None:
@@ -215,7 +219,7 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str, strategy: str, in
             say("C", type(refused).__name__)
         uncommitted = 0
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):
         async def on_partitions_revoked(self, revoked: set[object]) -> None:
             await commit()
             say("R", listed(p.partition for p in revoked))  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-#!/usr/bin/env python3
 """Run kafka-python's own integration tests, as its PyPI source distribution carries them, against a broker.
 
-    tests/conformance/kafka_python_suite.py [pytest options]      a Tidelog broker started for the run
-    TIDELOG_TEST_BOOTSTRAP=host:port tests/conformance/kafka_python_suite.py      any broker: the oracle
+    python -m tests.conformance.kafka_python_suite [pytest options]      a Tidelog broker started for the run
+
+With TIDELOG_TEST_BOOTSTRAP=host:port it is any broker: the oracle.
 
 The distribution is fetched once into ~/.cache/tidelog. It lacks two small files that its tests import; they
 are written beside it (see `complete`). What is left out, and why, stands in two tables; a test that is not

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drivers.contract import DEADLINE_SECONDS, require_program
-from secured_cluster import Access
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, require_program
+from tests.conformance.secured_cluster import Access
 
 PLAIN_VALUES = [b"one", b"two"]
 COMMITTED = b"committed"
@@ -40,7 +40,7 @@ def librdkafka_properties(access: Access) -> dict[str, Any]:
 
 def confluent(access: Access, topic: str) -> list[bytes]:
     from confluent_kafka import Consumer, KafkaException, Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     errors: list[str] = []
     properties = librdkafka_properties(access)

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jwt
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
 from cryptography.hazmat.primitives.asymmetric import rsa
-from drivers.contract import DEADLINE_SECONDS
 
+from tests.conformance.drivers.contract import DEADLINE_SECONDS
 from tidelog.security.certificates import Authority, write_secret
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.ports import ReservedPort

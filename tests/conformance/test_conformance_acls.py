@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -127,11 +127,11 @@ def consumed(properties: dict[str, Any], topic: str, group: str) -> bytes | Kafk
             message = consumer.poll(1)
             if message is None:
                 continue
-            if message.error() is not None:
-                return message.error()
+            if (error := message.error()) is not None:
+                return error
             value = message.value()
             assert isinstance(value, bytes)
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message, asynchronous=False)  # type: ignore[call-overload]
             return value
         raise AssertionError("neither a record nor an error came")
     finally:
@@ -164,7 +164,7 @@ def test_rights_are_given_and_taken_while_clients_are_connected(as_user: Connect
         topic,
         ResourcePatternType.LITERAL,
         "User:alice",
-        None,
+        None,  # type: ignore[arg-type]
         AclOperation.WRITE,
         AclPermissionType.ANY,
     )
@@ -193,10 +193,10 @@ def test_admin_requests_need_rights(as_user: Connect, admin: AdminClient) -> Non
     assert mallory.list_topics(timeout=SECONDS_MAX).topics == {}
     everything = AclBindingFilter(
         ResourceType.ANY,
-        None,
+        None,  # type: ignore[arg-type]
         ResourcePatternType.ANY,
-        None,
-        None,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
         AclOperation.ANY,
         AclPermissionType.ANY,
     )

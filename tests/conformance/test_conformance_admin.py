@@ -9,7 +9,7 @@ from typing import Any
 import kafka.errors
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -19,13 +19,14 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from drivers.confluent import producer, read_all, send
-from drivers.contract import DEADLINE_SECONDS, Message, TopicMaker, new_name
-from drivers.kcat import run_kcat
 from kafka import KafkaAdminClient
 from kafka import OffsetSpec as PurePythonOffsetSpec
 from kafka import TopicPartition as PurePythonTopicPartition
 from kafka.admin import ConfigResource as PurePythonConfigResource
+
+from tests.conformance.drivers.confluent import producer, read_all, send
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, Message, TopicMaker, new_name
+from tests.conformance.drivers.kcat import run_kcat
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ class TestCreate:
         answer_of(create(admin, NewTopic(name, 1, 1, config=given)))
         entries = configs(admin, name)
         assert {key: entries[key].value for key in given} == given
-        assert {entries[key].source for key in given} == {ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
+        assert {entries[key].source for key in given} == {ConfigSource.DYNAMIC_TOPIC_CONFIG.value}  # type: ignore[comparison-overlap]
 
     def test_manual_assignment(self, admin: AdminClient) -> None:
         name = new_name("admin")
@@ -346,7 +347,7 @@ class TestConfigs:
 
     def test_synonyms_tell_where_a_value_comes_from(self, admin: AdminClient, make_topic: TopicMaker) -> None:
         entry = configs(admin, make_topic(retention_ms="777"))["retention.ms"]
-        assert (entry.value, entry.source) == ("777", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+        assert (entry.value, entry.source) == ("777", ConfigSource.DYNAMIC_TOPIC_CONFIG.value)  # type: ignore[comparison-overlap]
         assert next(iter(entry.synonyms)) == "retention.ms"
 
     def test_broker_settings(self, admin: AdminClient) -> None:

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from drivers.contract import new_name
-from drivers.java import SOURCE, java_command, tool_jars
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
+from tests.conformance.drivers.contract import new_name
+from tests.conformance.drivers.java import SOURCE, java_command, tool_jars
 from tidelog.testing.cluster import RunningCluster
 
 ITERATIONS = int(os.environ.get("TIDELOG_ITERATIONS", "3"))

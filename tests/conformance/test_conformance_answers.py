@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from drivers.contract import TopicMaker, new_name
 
+from tests.conformance.drivers.contract import TopicMaker, new_name
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.link import Link
 from tidelog.protocol import messages
@@ -21,7 +21,8 @@ from tidelog.records.record import Record
 
 BY_NAME = {api.name: api for api in APIS.values()}
 Ask = Callable[..., Any]
-CONCURRENT_TRANSACTIONS = 51
+GROUP_RESOURCE = 32
+CONCURRENT_TRANSACTIONS, INVALID_GROUP_ID = 51, 24
 #: error codes
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION = 1, 3, 17, 35
 CORRUPT, TOO_LARGE, INVALID_ACKS, OUT_OF_ORDER, INVALID_EPOCH = 2, 10, 21, 45, 47
@@ -119,6 +120,22 @@ def test_what_a_fetch_session_is_told_of_and_forgets_at_once_is_forgotten(
     assert [row.partition_index for row in answered.partitions] == [1]
 
 
+def test_a_fetch_session_begins_with_the_order_of_the_request(ask: Ask, make_topic: TopicMaker) -> None:
+    """Only incremental fetches let partitions that gave records wait behind the others."""
+    topic = make_topic(2)
+    records = bytes(build_batch([Record(0, 1, None, b"v" * 200, ())]))
+    rows = [{"index": index, "records": records} for index in (0, 1)]
+    asked = {"transactional_id": None, "acks": -1, "timeout": 9_000}
+    ask("Produce", 7, **asked, topic_data=[{"name": topic, "partition_data": rows}])
+    first = ask("Fetch", 7, **fetch_fields(topic, 0, 1, session_epoch=0, max_bytes=1))
+    told = []
+    for epoch in (1, 2, 3):
+        fields = fetch_fields(topic, session_id=first.session_id, session_epoch=epoch, max_bytes=1)
+        got = [row for one in ask("Fetch", 7, **fields).responses for row in one.partitions]
+        told.append([row.partition_index for row in got if row.records])
+    assert told == [[0], [1], [0]]
+
+
 def test_what_is_forgotten_when_a_fetch_session_begins_is_read(ask: Ask, topic: str) -> None:
     gone = [{"topic": topic, "partitions": [0]}]
     (answered,) = ask(
@@ -201,12 +218,20 @@ def commit_in_transaction(ask: Ask, transactional_id: str, producer: Any, group:
     return int(answer.topics[0].partitions[0].error_code)
 
 
-def test_a_group_that_is_deleted_under_a_transaction_is_not_dead(ask: Ask, topic: str) -> None:
+def test_a_group_that_is_deleted_under_a_transaction_may_begin_anew(ask: Ask, topic: str) -> None:
     transactional_id, group = new_name("answers"), new_name("answers")
     producer = begin_with_offsets(ask, transactional_id, group, topic)
     (deleted,) = ask("DeleteGroups", 2, groups_names=[group]).results
     assert deleted.error_code == 0
+    (described,) = ask("DescribeGroups", 3, groups=[group], include_authorized_operations=False).groups
+    assert described.group_state == "Dead"
     assert commit_in_transaction(ask, transactional_id, producer, group, topic) == 0
+
+
+def test_offsets_of_a_group_without_a_name_are_refused_for_that(ask: Ask, topic: str) -> None:
+    transactional_id = new_name("answers")
+    producer = ask("InitProducerId", 4, transactional_id=transactional_id, transaction_timeout=60_000)
+    assert commit_in_transaction(ask, transactional_id, producer, "", topic) == INVALID_GROUP_ID
 
 
 def test_a_producer_that_recovers_under_its_transaction_gets_the_next_epoch(ask: Ask, topic: str) -> None:
@@ -226,8 +251,23 @@ def test_a_producer_that_recovers_under_its_transaction_gets_the_next_epoch(ask:
     assert (again.producer_id, again.producer_epoch) == (producer.producer_id, producer.producer_epoch + 1)
 
 
+def make_quick_group(ask: Ask) -> str:
+    """The name of a group that Kafka assigns anew at every change; by default it waits a second."""
+    group, setting = new_name("answers"), "consumer.assignment.interval.ms"
+    change = {"name": setting, "config_operation": 0, "value": "0"}
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": [change]}
+    assert ask("IncrementalAlterConfigs", 1, resources=[resource]).responses[0].error_code == 0
+    asked = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configuration_keys": [setting]}
+    deadline = time.monotonic() + 10
+    while True:
+        (row,) = ask("DescribeConfigs", 4, resources=[asked]).results[0].configs
+        if row.value == "0":
+            return group
+        assert time.monotonic() < deadline
+
+
 def test_what_a_member_has_to_give_up_is_its_own_until_it_says_so(ask: Ask, make_topic: TopicMaker) -> None:
-    topic, group = make_topic(2), new_name("answers")
+    topic, group = make_topic(2), make_quick_group(ask)
     join_modern(ask, group, topic, "a")
     join_modern(ask, group, topic, "b")
     (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
@@ -319,6 +359,8 @@ def test_values_are_looked_at_before_the_topic(ask: Ask) -> None:
         ("min.cleanable.dirty.ratio", "0", "0.0"),
         ("preallocate", "TRUE", "true"),
         ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("cleanup.policy", "delete,delete", "delete"),
+        ("follower.replication.throttled.replicas", "0:1,0:1", "0:1,0:1"),
         ("segment.ms", " 7000", "7000"),
     ],
 )
@@ -540,3 +582,83 @@ def test_an_internal_topic_is_not_the_first_fault(
     while ask("FindCoordinator", 3, key="answers", key_type=0).error_code:
         pass
     assert produce(ask, "__consumer_offsets", batch, **asked).error_code == code
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [("cleanup.policy", "delete,delete"), ("segment.ms", " 7000"), ("preallocate", "TRUE")],
+)
+def test_a_new_topic_has_its_settings_as_they_were_given(ask: Ask, setting: str, given: str) -> None:
+    topic = {"name": new_name("answers"), "num_partitions": 1, "replication_factor": 1, "assignments": []}
+    configs = [{"name": setting, "value": given}]
+    (row,) = ask("CreateTopics", 6, topics=[{**topic, "configs": configs}], timeout=9_000).topics
+    assert [config.value for config in row.configs if config.name == setting] == [given]
+
+
+def beat(ask: Ask, group: str, member: str, epoch: int, **more: Any) -> Any:
+    fields = {"group_id": group, "member_id": member, "member_epoch": epoch, "rebalance_timeout": -1}
+    fields |= {"subscribed_topic_names": None, "topic_partitions": None, **more}
+    return ask("ConsumerGroupHeartbeat", 1, **fields)
+
+
+def test_a_group_begins_with_epoch_1_and_its_first_member_makes_it_2(ask: Ask, topic: str) -> None:
+    """KAFKA-20268"""
+    group = new_name("answers")
+    join_modern(ask, group, topic, "a")
+    (described,) = ask("ConsumerGroupDescribe", 1, group_ids=[group]).groups
+    assert (described.group_epoch, described.members[0].member_epoch) == (2, 2)
+
+
+def test_a_member_without_a_subscription_does_not_change_its_group(ask: Ask) -> None:
+    group = new_name("answers")
+    joining = {"subscribed_topic_names": [], "topic_partitions": [], "rebalance_timeout": 9_000}
+    while (answer := beat(ask, group, "a", 0, **joining)).error_code:
+        ask("FindCoordinator", 3, key=group, key_type=0)
+    assert answer.member_epoch == 1
+    assert beat(ask, group, "b", 0, **joining).member_epoch == 1
+
+
+def test_a_member_may_join_again(ask: Ask, topic: str, make_topic: TopicMaker) -> None:
+    """With epoch 0, though it has been in two epochs."""
+    group, other = make_quick_group(ask), make_topic(1)
+    join_modern(ask, group, topic, "a")
+    assert beat(ask, group, "a", 2, subscribed_topic_names=[topic, other]).member_epoch == 3
+    joining = {"subscribed_topic_names": [topic], "topic_partitions": [], "rebalance_timeout": 9_000}
+    answer = beat(ask, group, "a", 0, **joining)
+    assert (answer.error_code, answer.member_epoch) == (0, 4)
+    assert [list(row.partitions) for row in answer.assignment.topic_partitions] == [[0]]
+
+
+def test_who_asks_is_looked_at_before_an_expression(ask: Ask, topic: str) -> None:
+    group = new_name("answers")
+    join_modern(ask, group, topic, "a")
+    for member, epoch, code in (("a", 99, 110), ("stranger", 3, 25), ("a", 2, 128), ("a", -1, 0)):
+        assert beat(ask, group, member, epoch, subscribed_topic_regex="(").error_code == code
+    assert beat(ask, new_name("absent"), "a", 3, subscribed_topic_regex="(").error_code == 69
+
+
+@pytest.mark.parametrize(
+    ("setting", "present", "appended", "code", "shown"),
+    [
+        ("cleanup.policy", "compact", "", INVALID_CONFIG, "compact"),
+        ("cleanup.policy", "compact", "delete,delete", 0, "compact,delete"),
+        ("follower.replication.throttled.replicas", "0:1", "0:2,0:2", 0, "0:1,0:2"),
+        ("follower.replication.throttled.replicas", "0:1", "", 0, "0:1,"),
+    ],
+)
+def test_what_is_appended_to_a_list(
+    ask: Ask, topic: str, setting: str, present: str, appended: str, code: int, shown: str
+) -> None:
+    codes = []
+    for operation, value in ((0, present), (2, appended)):
+        config = {"name": setting, "value": value, "config_operation": operation}
+        resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+        codes.append(ask("IncrementalAlterConfigs", 1, resources=[resource]).responses[0].error_code)
+    assert codes == [0, code]
+    asked = {"resource_type": 2, "resource_name": topic, "configuration_keys": [setting]}
+    deadline = time.monotonic() + 10
+    while True:
+        (row,) = ask("DescribeConfigs", 4, resources=[asked], include_synonyms=True).results[0].configs
+        if row.value == shown or time.monotonic() > deadline:
+            break
+    assert row.value == shown

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 import crc32c
 import pytest
-from conformance_wire import produce_records, stored_batches
-from drivers.contract import TopicMaker
 from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.conformance.conformance_wire import produce_records, stored_batches
+from tests.conformance.drivers.contract import TopicMaker
 
 NONE, CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP = 0, 2, 3, 21, 32
 OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_RECORD = 45, 47, 87

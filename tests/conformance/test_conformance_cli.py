@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers.contract import new_name
+
+from tests.conformance.drivers.contract import new_name
 
 COMMAND_SECONDS_MAX = 60
 
@@ -221,7 +222,7 @@ def test_a_reader_that_leaves_is_no_error(cli: Cli, topic: str, bootstrap: str) 
     finally:
         follower.kill()
         follower.wait()
-        follower.stderr.close()
+        follower.stderr.close()  # type: ignore[union-attr]
 
 
 @pytest.fixture

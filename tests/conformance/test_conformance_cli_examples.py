@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from cli_commands import Example, examples, leaf_commands
-from example_runs import Started, differences, run, run_on_terminal
-from example_worlds import (
+
+from tests.conformance.example_runs import Started, differences, run, run_on_terminal
+from tests.conformance.example_worlds import (
     WORLDS,
     World,
     prepared_by,
@@ -36,7 +36,7 @@ from example_worlds import (
     with_two_replicas,
     without_topics,
 )
-
+from tests.support.cli_commands import Example, examples, leaf_commands
 from tidelog.cli.main import tidelog
 
 # One worker for all: a section's examples stand on those before them.
@@ -155,9 +155,15 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog quota unset": Way(
         "one broker", prepared_by("tidelog quota set producer_byte_rate=1MB --user alice")
     ),
+    "tidelog schema list": Way("registry"),
+    "tidelog schema describe": Way("registry"),
+    "tidelog schema register": Way("registry"),
+    "tidelog schema check": Way("registry"),
+    "tidelog schema delete": Way("registry"),
+    "tidelog registry": Way("one broker", ready=r"Schema registry of .*\n"),
     "tidelog console": Way("one broker", ready=r"Console of .*\n"),
     "tidelog pipeline run": Way("one broker", with_pipeline_file, java=True),
-    "tidelog pipeline plan": NOWHERE,
+    "tidelog pipeline plan": BROKER,
     "tidelog pipeline list": Way("nowhere", with_pipeline),
     "tidelog pipeline status": Way("nowhere", with_pipeline),
     "tidelog pipeline stop": Way("nowhere", with_pipeline),
@@ -185,7 +191,7 @@ WAYS: dict[str, Way | dict[str, Way]] = {
 REWRITTEN = (
     (r"\btidelog up\b", "tidelog up --console-port 0"),
     (r"(tidelog up --console-port 0)(?!.*(--port|server\.properties))", r"\1 --port 0"),
-    (r"--port (8080|9093)\b", "--port 0"),
+    (r"--port (8080|8081|9093)\b", "--port 0"),
     (r"(tidelog lab .*\bpage\b)(?: --page-port \d+)?", r"\1 --page-port 0"),
     (r"--metrics-port \d+", "--metrics-port 0"),
     (r"(tidelog broker .*--zookeeper .*)", r"\1 --listeners PLAINTEXT://127.0.0.1:0"),

@@ -68,7 +68,7 @@ def test_a_partition_moves_to_another_broker_and_back_to_its_preferred_leader(
     )
     consumer.assign([TopicPartition("moving", 0, 0)])
     read: list[Any] = []
-    wait_until(lambda: read.extend(consumer.consume(1_000, 1.0)) or len(read) >= 1_000, "reading all")
+    wait_until(lambda: read.extend(consumer.consume(1_000, 1.0)) or len(read) >= 1_000, "reading all")  # type: ignore[func-returns-value]
     consumer.close()
     assert [message.value() for message in read] == [b"%d" % number for number in range(1_000)]
 
@@ -121,7 +121,7 @@ def test_transactions_whose_partitions_and_coordinator_are_on_several_brokers(
     )
     consumer.assign([TopicPartition("sums", index, 0) for index in range(6)])
     read: list[Any] = []
-    wait_until(lambda: read.extend(consumer.consume(100, 0.5)) or len(read) >= 90, "all that was committed")
+    wait_until(lambda: read.extend(consumer.consume(100, 0.5)) or len(read) >= 90, "all that was committed")  # type: ignore[func-returns-value]
     consumer.close()
     committed = [b"%d" % number for number in range(20) if number % 4 != 3]
     for index in range(6):
@@ -129,7 +129,7 @@ def test_transactions_whose_partitions_and_coordinator_are_on_several_brokers(
 
 
 def _partition_of(transactional_id: str, cluster: RunningCluster) -> int:
-    from tidelog.broker.coordinator_runtime import coordinator_partition
+    from tidelog.broker.coordinators.internal_topic import coordinator_partition
 
     return coordinator_partition(transactional_id, 50)
 
@@ -169,7 +169,7 @@ def test_a_replica_moves_between_the_folders_of_a_broker(tmp_path: Path) -> None
         )
         consumer.assign([TopicPartition("t", 0, 0)])
         read: list[Any] = []
-        wait_until(lambda: read.extend(consumer.consume(1_000, 1.0)) or len(read) >= 5_010, "reading all")
+        wait_until(lambda: read.extend(consumer.consume(1_000, 1.0)) or len(read) >= 5_010, "reading all")  # type: ignore[func-returns-value]
         consumer.close()
         assert [message.offset() for message in read] == list(range(5_010))
     finally:
@@ -177,7 +177,7 @@ def test_a_replica_moves_between_the_folders_of_a_broker(tmp_path: Path) -> None
 
 
 def test_javas_admin_client_shows_eligible_leaders() -> None:
-    from drivers.java import run_java
+    from tests.conformance.drivers.java import run_java
 
     settings = {"broker.session.timeout.ms": "3000"}
     with RunningCluster(3, settings) as cluster:
@@ -189,7 +189,8 @@ def test_javas_admin_client_shows_eligible_leaders() -> None:
         for victim, left in ((3, {1, 2}), (2, {1})):
             cluster.kill(victim)
             wait_until(
-                lambda left=left: all(set(p.isr) == left for p in cluster.view(1).partitions), "smaller ISRs"
+                lambda left=left: all(set(p.isr) == left for p in cluster.view(1).partitions),  # type: ignore[misc]
+                "smaller ISRs",
             )
         told = dict(run_java(cluster.address(1), "eligible", "orders"))
         assert {told[f"elr.{n}"] for n in range(12)} == {"[2]"}, told

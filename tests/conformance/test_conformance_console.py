@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from drivers.contract import DEADLINE_SECONDS, new_name
 from starlette.testclient import TestClient
 
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, new_name
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.cluster import Cluster
 from tidelog.console.application import create_application
@@ -88,7 +88,8 @@ def members(bootstrap: str, topic: str) -> Iterator[dict[str, Consumer]]:
 
 def crawl(client: TestClient, topic: str) -> dict[str, tuple[int, str]]:
     """Every page that can be reached, with its status and text; topics and groups are those of this test."""
-    waiting, found = ["/"], {}
+    waiting = ["/"]
+    found: dict[str, tuple[int, str]] = {}
     while waiting:
         path = waiting.pop(0)
         if path in found:

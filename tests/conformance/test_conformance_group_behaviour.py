@@ -10,7 +10,6 @@ broker would have to be restarted or its answers counted.
 """
 
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,13 +22,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from drivers.contract import new_name, require_program
-from drivers.java import java_command
-from group_history import Owners, check_one_owner_each, owners_of
-from group_member import COMMIT_RECORDS
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from tidelog.broker.group_coordinator import GroupCoordinator
+from tests.conformance.drivers.contract import new_name, require_program
+from tests.conformance.drivers.java import java_command
+from tests.conformance.group_history import Owners, check_one_owner_each, owners_of
+from tests.conformance.group_member import COMMIT_RECORDS
+from tests.support.child_programs import environment, program
+from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
 from tidelog.model.effects import Reply
 from tidelog.model.errors import ErrorCode
 from tidelog.testing.broker import RunningBroker
@@ -90,7 +90,7 @@ class MemberProcess:
     ) -> None:
         self.name = new_name("member")
         where = (bootstrap, group, topic)
-        command = [sys.executable, str(HERE / "group_member.py"), client, *where, strategy, instance]
+        command = [*program("tests.conformance.group_member"), client, *where, strategy, instance]
         if client == "kafkajs":
             command = [require_program("node"), str(HERE / "kafkajs" / "member.js"), *where]
         elif client in JAVA_PROTOCOLS:
@@ -104,7 +104,12 @@ class MemberProcess:
         self.killed = False
         self._complaints = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (as long as the member)
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            env=environment(),
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()

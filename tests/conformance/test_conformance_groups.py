@@ -1,21 +1,24 @@
 """Consumer groups through each client: join, commit, go on after a restart, share the partitions."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from drivers.asyncio_python import as_message as as_aio_message
-from drivers.confluent import consumer, poll_messages, producer, send
-from drivers.contract import DEADLINE_SECONDS, Message, TopicMaker, new_name
-from drivers.kafkajs import KafkaJsProcess, as_message
-from drivers.kcat import FORMAT, parse_output, run_kcat
-from drivers.pure_python import poll_messages as poll_pure_python
 from kafka import KafkaConsumer
+
+from tests.conformance.drivers.asyncio_python import as_message as as_aio_message
+from tests.conformance.drivers.confluent import consumer, poll_messages, producer, send
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, Message, TopicMaker, new_name
+from tests.conformance.drivers.kafkajs import KafkaJsProcess, as_message
+from tests.conformance.drivers.kcat import FORMAT, parse_output, run_kcat
+from tests.conformance.drivers.pure_python import poll_messages as poll_pure_python
 
 PARTITION_COUNT = 4
 
@@ -191,23 +194,35 @@ def test_two_members_share(strategy: str, bootstrap: str, make_topic: TopicMaker
 
 def test_two_members_of_kafka_python_share(bootstrap: str, make_topic: TopicMaker) -> None:
     topic, group = make_topic(PARTITION_COUNT), new_name("group-share")
-    members = []
-    try:
-        for _ in range(2):
-            members.append(
-                KafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, heartbeat_interval_ms=200)
-            )
-            members[0].poll(timeout_ms=100)
-        deadline = time.monotonic() + 30
-        while sorted(len(member.assignment()) for member in members) != [2, 2]:
-            assert time.monotonic() < deadline, [member.assignment() for member in members]
-            for member in members:
-                member.poll(timeout_ms=50)
-        owned = [{partition.partition for partition in member.assignment()} for member in members]
-        assert owned[0] | owned[1] == set(range(PARTITION_COUNT))
-    finally:
-        for member in members:
+    owned: list[set[int]] = [set(), set()]
+    stopping = threading.Event()
+
+    def poll(number: int) -> None:
+        # in a thread each: two members that wait for one another in turns may do so for ever
+        member = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, heartbeat_interval_ms=200)
+        try:
+            # a leader that joins before it knows the topic assigns nothing, and does not always notice
+            assert member.partitions_for_topic(topic) == set(range(PARTITION_COUNT))
+            member.subscribe([topic])
+            while not stopping.is_set():
+                member.poll(timeout_ms=100)
+                owned[number] = {partition.partition for partition in member.assignment()}
+        finally:
             member.close()
+
+    deadline = time.monotonic() + 30
+    with ThreadPoolExecutor(2) as threads:
+        polling = [threads.submit(poll, number) for number in range(2)]
+        try:
+            while sorted(map(len, owned)) != [2, 2] or owned[0] & owned[1]:
+                assert time.monotonic() < deadline, owned
+                assert not any(each.done() for each in polling)
+                time.sleep(0.05)
+            assert owned[0] | owned[1] == set(range(PARTITION_COUNT))
+        finally:
+            stopping.set()
+    for each in polling:
+        each.result()
 
 
 def test_two_members_of_kafkajs_share(

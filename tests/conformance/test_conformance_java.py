@@ -4,10 +4,19 @@ import base64
 from collections.abc import Callable
 
 import pytest
-from drivers.confluent import read_all
-from drivers.contract import ALL_ACKS, ALL_CODECS, Driver, Headers, Message, TopicMaker, new_name
-from drivers.java import run_java
-from test_conformance_partitioners import murmur2
+
+from tests.conformance.drivers.confluent import read_all
+from tests.conformance.drivers.contract import (
+    ALL_ACKS,
+    ALL_CODECS,
+    Driver,
+    Headers,
+    Message,
+    TopicMaker,
+    new_name,
+)
+from tests.conformance.drivers.java import run_java
+from tests.conformance.test_conformance_partitioners import murmur2
 
 PARTITION_COUNT = 3
 RECORD_COUNT = 12

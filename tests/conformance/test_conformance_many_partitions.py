@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
-from crowded_cluster import NAMES, PARTITIONS, PARTITIONS_PER_TOPIC, SECONDS_MAX
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from tests.support.crowded_cluster import NAMES, PARTITIONS, PARTITIONS_PER_TOPIC, SECONDS_MAX
 from tidelog.testing.cluster import RunningCluster
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("crowded")]
@@ -49,7 +49,7 @@ def test_every_broker_compacts_though_it_has_thousands_of_files_open(crowded_clu
         descriptors = list(Path(f"/proc/{cluster.process_id(number)}/fd").iterdir())
         assert len(descriptors) > DESCRIPTORS_OF_SELECT
     small = {"cleanup_policy": "compact", "segment_bytes": 20_000, "min_cleanable_dirty_ratio": 0.01}
-    cluster.create_topic("table", partitions=3, **small)
+    cluster.create_topic("table", partitions=3, **small)  # type: ignore[arg-type]
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "batch.size": 2_000, "log_level": 0})
     for number in range(600):
         producer.produce("table", b"%d" % number + bytes(500), b"key", partition=number % 3)
@@ -82,7 +82,7 @@ def test_doctor_and_health_find_nothing_wrong(crowded_cluster: RunningCluster) -
 
 
 def test_a_scrape_tells_of_all_partitions_in_slices(crowded_cluster: RunningCluster) -> None:
-    total = 0
+    total = 0.0
     for number in crowded_cluster.broker_ids:
         text = scraped(crowded_cluster, number)
         total += sample(text, "tidelog_partitions_led")

@@ -7,8 +7,18 @@ import time
 from collections.abc import Callable
 
 import pytest
-from drivers.confluent import ConfluentDriver
-from drivers.contract import ALL_ACKS, ALL_CODECS, DRIVER_NAMES, Ability, Driver, Headers, Message, new_name
+
+from tests.conformance.drivers.confluent import ConfluentDriver
+from tests.conformance.drivers.contract import (
+    ALL_ACKS,
+    ALL_CODECS,
+    DRIVER_NAMES,
+    Ability,
+    Driver,
+    Headers,
+    Message,
+    new_name,
+)
 
 FORMS = ("bare", "key", "headers", "key and headers")
 PARTITION_COUNT = len(FORMS)
@@ -43,7 +53,7 @@ def messages_for(driver: Driver) -> list[Message]:
     for partition, form in enumerate(FORMS):
         with_key = "key" in form
         # A null value makes sense with a key alone (it deletes it), and some clients insist.
-        tombstone = [None] if with_key and Ability.NULL_VALUE in driver.can else [b"last"]
+        tombstone: list[bytes | None] = [None] if with_key and Ability.NULL_VALUE in driver.can else [b"last"]
         for index, value in enumerate(values + tombstone):
             # Times as a user gives them: neither equal nor rising.
             timestamp_ms = FIRST_TIMESTAMP_MS + (index * 7919) % 100_000
@@ -107,7 +117,7 @@ def test_what_a_client_writes_comes_back(
     driver.produce(bootstrap, topic, sent, codec=codec, acks=acks)
     reader = ConfluentDriver()
     received = reader.consume(bootstrap, {topic: len(sent)}, PARTITION_COUNT)[topic]
-    assert_same(sent, received, reader, since_ms)
+    assert_same(sent, received, reader, since_ms)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from drivers.confluent import producer, read_all, send
-from drivers.contract import ANY_PARTITION, Driver, Message, TopicMaker
-from drivers.kcat import KEY_DELIMITER, MESSAGE_DELIMITER, run_kcat
+
+from tests.conformance.drivers.confluent import producer, read_all, send
+from tests.conformance.drivers.contract import ANY_PARTITION, Driver, Message, TopicMaker
+from tests.conformance.drivers.kcat import KEY_DELIMITER, MESSAGE_DELIMITER, run_kcat
 
 PARTITION_COUNT = 7  # a prime, so that no low bits of a hash decide alone
 KEYS = [
@@ -160,7 +161,7 @@ def test_added_partitions_are_used(
     bootstrap: str, make_topic: TopicMaker, find_driver: Callable[[str], Driver]
 ) -> None:
     """After a topic grows, a new client sees the new count and hashes over it."""
-    from confluent_kafka.admin import AdminClient, NewPartitions
+    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
     topic = make_topic(2)
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from drivers.contract import new_name
+
+from tests.conformance.drivers.contract import new_name
 
 LIMIT = 200_000
 #: what the windows of a client that begins hold

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
-from conformance_wire import stored_batches
-from drivers.confluent import consumer, producer, read_all, send
-from drivers.contract import DEADLINE_SECONDS, Message, new_name
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
+
+from tests.conformance.conformance_wire import stored_batches
+from tests.conformance.drivers.confluent import consumer, producer, read_all, send
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, Message, new_name
 
 if TYPE_CHECKING:
     from tidelog.testing.broker import RunningBroker
@@ -164,7 +165,7 @@ def first_value(client: Consumer) -> bytes | None:
             value: bytes | None = event.value()
             return value
         if event is not None:
-            assert event.error().code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN), (
+            assert event.error().code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN), (  # type: ignore[union-attr]
                 event.error()
             )
     raise AssertionError("the consumer did not come back")

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import AuthenticationFailed
@@ -122,7 +122,7 @@ def test_replication_and_a_killed_broker(cluster: SecureCluster) -> None:
     seen: set[bytes] = set()
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(seen) < RECORD_COUNT and time.monotonic() < deadline:
-        seen |= {message.value() for message in consumer.consume(500, 1.0) if not message.error()}
+        seen |= {message.value() for message in consumer.consume(500, 1.0) if not message.error()}  # type: ignore[misc]
     consumer.close()
     assert len(seen) == RECORD_COUNT
     status = cluster.command("cluster", "status", "--wait", "60", "--json")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from drivers.contract import DEADLINE_SECONDS, unavailable
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, unavailable
 from tidelog.coordination.store import StoreError
 from tidelog.coordination.zookeeper import ZookeeperSecurity, ZookeeperStore
 from tidelog.security.certificates import Authority, write_secret
@@ -106,7 +106,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, oracle: bool) -> Iterator[Se
 def test_a_broker_lives_in_it(store: SecureStore) -> None:
     with RunningBroker(store.settings(), mode="process", data_directory=store.folder / "data") as broker:
         properties = {"bootstrap.servers": broker.bootstrap}
-        admin = AdminClient(properties)
+        admin = AdminClient(properties)  # type: ignore[arg-type]
         admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(DEADLINE_SECONDS)
         producer = Producer(properties)
         producer.produce("kept", b"value")

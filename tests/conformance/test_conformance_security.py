@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from drivers.contract import new_name, require_program, unavailable
-from drivers.java import java_command
-from secured_clients import CLIENTS, EXPECTED, Refused, java_properties
-from secured_cluster import WAYS, Access, SecuredBroker, secured_broker
 
+from tests.conformance.drivers.contract import new_name, require_program, unavailable
+from tests.conformance.drivers.java import java_command
+from tests.conformance.secured_clients import CLIENTS, EXPECTED, Refused, java_properties
+from tests.conformance.secured_cluster import WAYS, Access, SecuredBroker, secured_broker
 from tidelog.security.certificates import Authority, write_secret
 
 HERE = Path(__file__).parent

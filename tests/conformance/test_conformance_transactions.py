@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import transaction_load
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from drivers.contract import DEADLINE_SECONDS, TopicMaker, new_name, require_program
-from drivers.java import jars
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.structs import OffsetAndMetadata
 
-from conftest import BROKER_SETTINGS
+from tests.conformance import transaction_load
+from tests.conformance.conftest import BROKER_SETTINGS
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, TopicMaker, new_name, require_program
+from tests.conformance.drivers.java import jars
 
 if TYPE_CHECKING:
     from tidelog.testing.broker import RunningBroker
@@ -123,9 +123,9 @@ def read(
         if message is None:
             continue
         if message.error():
-            ended.add(message.partition())
+            ended.add(message.partition())  # type: ignore[arg-type]
         else:
-            values[message.partition()].append(message.value().decode())
+            values[message.partition()].append(message.value().decode())  # type: ignore[index, union-attr]
     consumer.close()
     return [value for partition in values for value in partition]
 

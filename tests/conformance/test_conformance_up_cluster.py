@@ -103,7 +103,9 @@ def produce(bootstrap: str, values: range, disturb: Any = lambda: None) -> None:
         while True:
             try:
                 producer.produce(
-                    TOPIC, str(value).encode(), on_delivery=lambda error, _: error and refused.append(error)
+                    TOPIC,
+                    str(value).encode(),
+                    on_delivery=lambda error, _: error and refused.append(error),  # type: ignore[arg-type, func-returns-value]
                 )
                 break
             except BufferError:
@@ -118,7 +120,7 @@ def consumed(bootstrap: str, count: int) -> list[int]:
     deadline = time.monotonic() + DEADLINE_SECONDS
     values: list[int] = []
     while len(values) < count and time.monotonic() < deadline:
-        values += [int(message.value()) for message in consumer.consume(500, 0.5) if message.error() is None]
+        values += [int(message.value()) for message in consumer.consume(500, 0.5) if message.error() is None]  # type: ignore[arg-type]
     consumer.close()
     return sorted(values)
 

@@ -1,6 +1,6 @@
 """Transactions one after the other with librdkafka, several batches in flight, and what was written is read.
 
-    python transaction_load.py <bootstrap> <topic> <partitions> <prefix of ids> <shapes> <count>
+    python -m tests.conformance.transaction_load <bootstrap> <topic> <partitions> <id prefix> <shapes> <count>
 
 prints name=value lines; the shapes, with commas between them, and the lines are those of
 java/TransactionLoad.java. `run` has either of the two do its work.
@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.support.child_programs import environment, program
 
 HERE = Path(__file__).resolve().parent
 JAVA_SOURCE = HERE / "java" / "TransactionLoad.java"
@@ -30,16 +32,21 @@ def run(
 ) -> tuple[dict[str, float], str]:
     """Run one of the programmes in a process of its own; return what it counted, and its complaints."""
     if client == "java":
-        from drivers.contract import require_program
-        from drivers.java import jars
+        from tests.conformance.drivers.contract import require_program
+        from tests.conformance.drivers.java import jars
 
-        program = [require_program("java"), *JAVA_OPTIONS, "-cp", f"{jars()}/*", str(JAVA_SOURCE)]
+        command = [require_program("java"), *JAVA_OPTIONS, "-cp", f"{jars()}/*", str(JAVA_SOURCE)]
     else:
-        program = [sys.executable, str(HERE / "transaction_load.py")]
+        command = program("tests.conformance.transaction_load")
     arguments = [bootstrap, topic, str(partitions), prefix, shapes, str(count)]
     timeout = 100 + 4 * count
     done = subprocess.run(
-        [*program, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=environment(),
     )
     complaints = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("SLF4J"))
     if done.returncode:
@@ -148,12 +155,12 @@ class Programme:
             for message in messages:
                 if message.error():
                     continue
-                value = message.value().decode()
+                value = message.value().decode()  # type: ignore[union-attr]
                 name = value.split("/")[0]
                 if name.startswith(self.prefix):
                     found += 1
                     rows = seen.setdefault(name, [[] for _ in range(self.partitions)])
-                    rows[message.partition()].append(value)
+                    rows[message.partition()].append(value)  # type: ignore[index]
         consumer.close()
         names = {name for name in {*seen, *self.committed} if seen.get(name) != self.committed.get(name)}
         for name in sorted(names):

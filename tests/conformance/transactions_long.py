@@ -1,6 +1,6 @@
 """Many transactions with several batches in flight, on three brokers with three replicas: none may fail.
 
-    python tests/conformance/transactions_long.py [--count 200] [--clients java,librdkafka] [--bootstrap HOST]
+    python -m tests.conformance.transactions_long [--count 200] [--clients java,librdkafka] [--bootstrap HOST]
 
 For each client: `count` new producers with one transaction of 40 batches over six partitions each, and
 `count` times a commit followed at once by a transaction that is begun, written to and aborted (see
@@ -13,13 +13,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-import transaction_load
-from confluent_kafka.admin import AdminClient, NewTopic
-from drivers.contract import new_name
+from tests.conformance import transaction_load
+from tests.conformance.drivers.contract import new_name
 
 PARTITIONS = 6
 SHAPES = ("in-flight", "commit-abort")

@@ -10,9 +10,9 @@ from typing import Protocol
 import pytest
 from kazoo.client import KazooClient
 
+from tests.support.simulated_store import SimulatedCluster, SimulatedStore
 from tidelog.coordination.embedded import EmbeddedStore
 from tidelog.coordination.embedded_file import StoreFile
-from tidelog.coordination.simulated import SimulatedCluster, SimulatedStore
 from tidelog.coordination.store import (
     ABSENT,
     Check,
@@ -510,7 +510,7 @@ def test_compare_and_set_loses_no_increment(real_sessions: Sessions) -> None:
             write = Write("counter", b"%d" % (int(entry.value) + 1), entry.version)
             done += isinstance(store.commit([write]), Committed)
 
-    run_all(*(lambda store=store: count(store) for store in stores))  # type: ignore[misc]
+    run_all(*(lambda store=store: count(store) for store in stores))
     assert stores[0].get("counter") == Entry("counter", b"75", 76)
 
 
@@ -521,7 +521,7 @@ def test_unconditional_writes_of_several_sessions_all_happen(real_sessions: Sess
         for number in range(20):
             assert isinstance(store.commit([Write("shared", b"%d" % number)]), Committed)
 
-    run_all(*(lambda store=store: write(store) for store in stores))  # type: ignore[misc]
+    run_all(*(lambda store=store: write(store) for store in stores))
     assert stores[0].get("shared") == Entry("shared", b"19", 60)
 
 
@@ -553,5 +553,5 @@ def test_one_session_serves_several_threads(real_sessions: Sessions) -> None:
             assert store.commit([Write(name, b"", number)]) == Committed({name: number + 1})
             assert store.get(name) == Entry(name, b"", number + 1)
 
-    run_all(*(lambda name=name: work(name) for name in ("a/1", "a/2", "b")))  # type: ignore[misc]
+    run_all(*(lambda name=name: work(name) for name in ("a/1", "a/2", "b")))
     assert {entry.version for entry in store.load()} == {20}

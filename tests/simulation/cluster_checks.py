@@ -29,10 +29,9 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from cluster_machines import Machine
-
-from tidelog.broker.partition import Partition
-from tidelog.coordination.simulated import SimulatedCluster
+from tests.simulation.cluster_machines import Machine
+from tests.support.simulated_store import SimulatedCluster
+from tidelog.broker.replicas.partition import Partition
 from tidelog.coordination.store import Check, Committed, Conflict, Write
 from tidelog.model.metadata import (
     CHANGES_KEY,
@@ -291,7 +290,7 @@ class Checker:
                 self._look_at_last(partition)
             follow(partition, leader_id, leader_epoch)
 
-        Partition.follow = look_and_follow  # type: ignore[method-assign]
+        Partition.follow = look_and_follow  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
@@ -312,7 +311,7 @@ class Checker:
         """Look at a machine that did something, and at what was committed to the store meanwhile."""
         touched = self._store.changed
         if machine is not None and machine.open:
-            for partition in machine.broker.replicas():
+            for partition in machine.broker.replicas:
                 if self._look(machine, partition):
                     touched.add((partition.topic, partition.index))
         if touched:
@@ -430,9 +429,9 @@ class Checker:
             if me is None or me.incarnation != registered.incarnation:
                 continue  # another life than the one that is in sync
             directory = record.directories[record.replicas.index(node_id)]
-            if directory not in registered.directories or key in machine.broker.replication.offline:
+            if directory not in registered.directories or key in machine.broker.replicas.offline:
                 continue  # what is counted on is in a directory that is away, or has failed
-            partition = machine.broker.replica(*key)
+            partition = machine.broker.replicas.replica(*key)
             if partition is None or partition.topic_id != topic_id:
                 where = f"{history.name} on {node_id}"
                 must(not history.end, f"{where}: in sync without a log, {history.end} was committed")

@@ -11,28 +11,33 @@ Asking for the leader is one event: a broker that can be reached tells what its 
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from cluster_checks import Acknowledgement, Broken, must
-from cluster_machines import Machine, Wire
-
-from tidelog.broker.peers import PeerFault
+from tests.simulation.cluster_checks import Acknowledgement, Broken, must
+from tests.simulation.cluster_machines import Machine, Observe, Wire
+from tidelog.broker.runtime.peers import PeerFault
 from tidelog.client.requests import frame_prefix, response_body
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.apis import FETCH, PRODUCE
+from tidelog.protocol.fetch import FetchPartition, FetchRequest
+from tidelog.protocol.fetch_client import FOLLOWER_VERSION, decode_response, encode_request
 from tidelog.protocol.primitives import unsigned_varint
-from tidelog.protocol.replica_fetch import FETCH_VERSION, WantedPartition, decode_response, encode_request
 from tidelog.records.batch import read_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
 if TYPE_CHECKING:
-    from cluster_world import ClusterWorld
+    from tests.simulation.cluster_world import ClusterWorld
 
 PRODUCE_VERSION = 13
 ANSWER_MS = 900
 UNDER_WAY_MAX = 3
+#: how many batches are made at once
+TOGETHER = (1, 1, 1, 2, 3, 6)
+#: what is before it in a batch the leader writes: base offset, leader epoch
+CRC_POSITION = 17
 CLIENT_ID = b"client"
 #: errors that pass; a producer tries again
 TRY_AGAIN = frozenset(
@@ -153,32 +158,47 @@ class Producer(Client):
         if self.stopped or self.gone:
             return
         random = self.world.random
+        made: list[Batch] = []
         if len(self.under_way) < UNDER_WAY_MAX:
-            count = random.choice((1, 1, 2, 3))
-            records = [
-                Record(i, self.world.now_ms, None, b"%d:%d" % (self.client_id, self._next_sequence + i), ())
-                for i in range(count)
-            ]
-            idempotent = self.producer_id >= 0
-            data = build_batch(
-                records,
-                producer_id=self.producer_id,
-                producer_epoch=0 if idempotent else -1,
-                base_sequence=self._next_sequence if idempotent else -1,
-            )
-            batch = Batch(self._next_sequence, count, bytes(data))
-            self._next_sequence += count
-            self.under_way.append(batch)
-            alone = self.under_way[0] is batch and not self._resting
-            if alone or not self._one_by_one:
-                self._send(batch)
+            # Without an id several may be sent at once: the broker appends them together.
+            for _ in range(random.choice(TOGETHER) if self.producer_id < 0 else 1):
+                made.append(self._make())
+            alone = self.under_way[0] is made[0] and not self._resting
+            if not self._one_by_one:
+                self._send(made)
+            elif alone:
+                self._send(made[:1])
         self.after(random.choice((5, 50, 100, 200)), self._tick)
 
-    def _send(self, batch: Batch) -> None:
+    def _make(self) -> Batch:
+        """Another batch, which is under way from now on."""
+        count = self.world.random.choice((1, 1, 2, 3))
+        records = [
+            Record(i, self.world.now_ms, None, b"%d:%d" % (self.client_id, self._next_sequence + i), ())
+            for i in range(count)
+        ]
+        idempotent = self.producer_id >= 0
+        data = build_batch(
+            records,
+            producer_id=self.producer_id,
+            producer_epoch=0 if idempotent else -1,
+            base_sequence=self._next_sequence if idempotent else -1,
+        )
+        batch = Batch(self._next_sequence, count, bytes(data))
+        self._next_sequence += count
+        self.under_way.append(batch)
+        return batch
+
+    def _send(self, batches: list[Batch]) -> None:
         wire = self.wire
         if wire is None or wire.closed:
             self._again()
             return
+        wire.request_together([self._request(wire, batch) for batch in batches], ANSWER_MS)
+
+    def _request(
+        self, wire: Wire, batch: Batch
+    ) -> tuple[bytes, Callable[[bytes | PeerFault], None], Observe]:
         generation = self._generation
         body = produce_body(self.topic_id, self.index, batch.data, self.acks, ANSWER_MS - 200)
         frame = frame_prefix(PRODUCE, PRODUCE_VERSION, 1, CLIENT_ID, len(body))[4:] + body
@@ -187,13 +207,29 @@ class Producer(Client):
             error, offset = produced(answer)
             if error is ErrorCode.NONE and self.acks == 1:
                 self.world.checker.acknowledged_alone(wire.target)
+                self._check_written(wire.target, batch, offset)
             if error is ErrorCode.NONE and self.acks == -1 and not self.gone:
                 place = (self.topic_id, self.index)
                 self.world.checker.acknowledged.append(
                     Acknowledgement(place, self.producer_id, batch.sequence, offset)
                 )
 
-        wire.request(frame, lambda answer: self._answered(generation, batch, answer), ANSWER_MS, observe)
+        return frame, lambda answer: self._answered(generation, batch, answer), observe
+
+    def _check_written(self, target: Machine, batch: Batch, offset: int) -> None:
+        """What a leader says it has written is in its log, where it says."""
+        partition = target.broker.replicas.leader(self.topic, self.index)
+        if partition is None or self.gone:
+            return
+        try:
+            found = partition.log.read(offset, 1, partition.log.log_end_offset, at_least_one=True)
+            data = b"" if found is None else found.file.read(found.position, found.size_bytes)
+        except OSError:
+            return
+        must(
+            data[:8] == offset.to_bytes(8, "big") and data[CRC_POSITION:] == batch.data[CRC_POSITION:],
+            f"{target} acknowledges a batch of {self.topic}-{self.index} at {offset}, where it is not",
+        )
 
     def _answered(self, generation: int, batch: Batch, answer: bytes | PeerFault) -> None:
         if generation != self._generation:
@@ -209,7 +245,7 @@ class Producer(Client):
                 self.acknowledged.append((offset, batch))
             if self._one_by_one:
                 if self.under_way:
-                    self._send(self.under_way[0])
+                    self._send([self.under_way[0]])
                 else:
                     self._one_by_one = False
         elif error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is self.under_way[0]:
@@ -229,7 +265,7 @@ class Producer(Client):
         """
         assert self.wire is not None
         target = self.wire.target
-        partition = None if target.ended else target.broker.partition(self.topic, self.index)
+        partition = None if target.ended else target.broker.replicas.leader(self.topic, self.index)
         record = self.world.audit.partitions.get((self.topic, self.index))
         if record is not None and partition is not None and record.leader_epoch > partition.leader_epoch:
             partition = None
@@ -270,7 +306,7 @@ class Producer(Client):
             return
         self.connect(target)
         if self.under_way:
-            self._send(self.under_way[0])
+            self._send([self.under_way[0]])
         else:
             # A leader that does not know an idempotent producer takes whichever of its batches comes first.
             self._one_by_one = self.producer_id >= 0 and not self.acknowledged
@@ -292,19 +328,11 @@ class Reader(Client):
         if target is None:
             self.after(random.randint(20, 150), self._poll)
             return
-        body = encode_request(
-            replica_id=-1,
-            replica_epoch=-1,
-            max_wait_ms=random.choice((0, 50)),
-            min_bytes=1,
-            max_bytes=1 << 20,
-            partition_max_bytes=1 << 16,
-            session_id=0,
-            session_epoch=-1,
-            topics=[(self.topic_id, [WantedPartition(self.index, -1, self.offset, -1, -1)])],
-            forgotten=[],
-        )
-        frame = frame_prefix(FETCH, FETCH_VERSION, 1, CLIENT_ID, len(body))[4:] + body
+        wanted = FetchPartition(self.index, -1, self.offset, -1, -1, 1 << 16)
+        wait_ms = random.choice((0, 50))
+        asked = FetchRequest(-1, wait_ms, 1, 1 << 20, 0, 0, -1, [(self.topic_id, [wanted])], [], "")
+        body = encode_request(FOLLOWER_VERSION, asked)
+        frame = frame_prefix(FETCH, FOLLOWER_VERSION, 1, CLIENT_ID, len(body))[4:] + body
         self.connect(target).request(frame, self._answered, ANSWER_MS)
 
     def _answered(self, answer: bytes | PeerFault) -> None:
@@ -312,7 +340,9 @@ class Reader(Client):
         self.after(random.randint(50, 300), self._poll)
         if isinstance(answer, PeerFault) or self.gone:
             return
-        for found in decode_response(response_body(memoryview(answer)[4:], True)).partitions:
+        for found in decode_response(
+            FOLLOWER_VERSION, response_body(memoryview(answer)[4:], True)
+        ).partitions:
             if found.error or not len(found.records):
                 continue
             history = self.world.checker.histories[self.topic_id, self.index]

@@ -14,14 +14,13 @@ Replicas are moved between the directories of a machine all the time.
 
 from typing import TYPE_CHECKING
 
-from cluster_machines import Machine
-
+from tests.simulation.cluster_machines import Machine
+from tests.support.simulated_disk import SimulatedDisk, TakenOut
 from tidelog.model.identifiers import RESERVED_DIRECTORIES, TopicPartition
 from tidelog.storage.log_directory import LogDirectoryUnusable, read_meta_properties
-from tidelog.storage.simulated_disk import SimulatedDisk, TakenOut
 
 if TYPE_CHECKING:
-    from cluster_world import ClusterWorld
+    from tests.simulation.cluster_world import ClusterWorld
 
 
 class Directories:
@@ -108,7 +107,7 @@ class Directories:
         machine = self._world._pick()
         if machine is None or not machine.registered:
             return
-        replicas = sorted((each.topic, each.index) for each in machine.broker.replicas())
+        replicas = sorted((each.topic, each.index) for each in machine.broker.replicas)
         if replicas:
             place = TopicPartition(*self._world.random.choice(replicas))
             path = self._world.random.choice(machine.log_dirs)

@@ -14,29 +14,34 @@ is cut holds what is sent (TCP sends it again) until it is healed or the connect
 connection that is given up, requests that were on their way may still arrive.
 """
 
+import functools
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
 from typing import Any
 
-from in_memory_cluster import joined
-
+from tests.support.frames import each_frame, serve_frames
+from tests.support.in_memory_cluster import joined
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_store import SimulatedCluster, SimulatedStore
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher, PendingAnswer
-from tidelog.broker.peers import PeerFault
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.request import CloseConnection, PendingAnswer
+from tidelog.broker.runtime.peers import PeerFault
 from tidelog.client.requests import flexible_answer, frame_prefix, response_body
-from tidelog.coordination.simulated import SimulatedCluster, SimulatedStore
 from tidelog.coordination.store import StoreError
 from tidelog.model.errors import Refused
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 START_MS = 1_700_000_000_000
 
 Call = Callable[[], None]
+#: hears of an answer when it is written
+Observe = Callable[[bytes], None]
 
 
 class Events:
@@ -186,11 +191,23 @@ class Wire:
         observe: Callable[[bytes], None] | None = None,
     ) -> None:
         """Send a frame; `then` once with the answer or the fault, `observe` when the answer is written."""
-        serial = next(self._serial)
-        self._outstanding[serial] = then
-        self.requests.send((frame, serial, observe))
+        self.request_together([(frame, then, observe)], timeout_ms)
+
+    def request_together(
+        self,
+        requests: Sequence[tuple[bytes, Callable[[bytes | PeerFault], None], Observe | None]],
+        timeout_ms: int,
+    ) -> None:
+        """Send frames that arrive together."""
+        message: list[tuple[bytes, int, Observe | None]] = []
+        for frame, then, observe in requests:
+            serial = next(self._serial)
+            self._outstanding[serial] = then
+            message.append((frame, serial, observe))
+        self.requests.send(message)
         events = self.network.events
-        events.at(events.now_ms + timeout_ms, self.source, lambda: self._time_out(serial))
+        for _, serial, _ in message:
+            events.at(events.now_ms + timeout_ms, self.source, lambda serial=serial: self._time_out(serial))  # type: ignore[misc]
 
     def _time_out(self, serial: int) -> None:
         if serial in self._outstanding:
@@ -209,36 +226,28 @@ class Wire:
         for then in outstanding.values():
             events.at(events.now_ms, self.source, lambda then=then: then(PeerFault(reason)))  # type: ignore[misc]
 
-    def _arrive(self, message: tuple[bytes, int, Any] | None) -> None:
+    def _arrive(self, message: list[tuple[bytes, int, Observe | None]] | None) -> None:
         if message is None:
             self.hang_up()
             return
-        frame, serial, observe = message
         target = self.target
-        target.broker.turn_ms = target.clock.now_ms()
         target.broker.liveness.check(target.clock.monotonic_ms() * 1_000_000)
         try:
-            answer = self._serve(target.dispatcher, frame)
+            with target.broker.turn:
+                answers = serve_frames(target.dispatcher, self._context, *(frame for frame, _, _ in message))
         except CloseConnection:
             self.close()
             return
-        target.broker.wake_progressed()
-        if answer is None:
-            return
-        if isinstance(answer, PendingAnswer):
-            if answer.chunks is None:
-                answer.on_filled = self._flush
-            self._pending.append((answer, serial, observe))
-        else:
-            self._pending.append((answer, serial, observe))
+        places = iter(message)
+        for answer in answers:
+            # Like requests that were served together have one answer together.
+            for each in each_frame(answer) if isinstance(answer, bytes) else (answer,):
+                _, serial, observe = next(places)
+                if isinstance(each, PendingAnswer) and each.chunks is None:
+                    each.on_filled = self._flush
+                if each is not None:
+                    self._pending.append((each, serial, observe))
         self._flush()
-
-    def _serve(self, dispatcher: Dispatcher, frame: bytes) -> Any:
-        """The short way for a frame like an earlier one, else the long way, as a connection does."""
-        view = memoryview(bytearray(frame))
-        context = self._context
-        answer = dispatcher.handle_again(context, view, 0, len(view)) if context.produce_shape_end else None
-        return dispatcher.handle(context, view) if answer is None else answer
 
     def _flush(self) -> None:
         while self._pending:
@@ -270,7 +279,7 @@ class Wire:
         self.network.wires.pop(self, None)
         for answer, _, _ in self._pending:
             if isinstance(answer, PendingAnswer):
-                answer.parked.abandon()
+                answer.delayed.abandon()
         self._pending.clear()
 
 
@@ -329,11 +338,10 @@ class Machine:
             endpoints={"PLAINTEXT": Endpoint(f"host{self.node_id}", 9092)},
             open_store=self._open_store,
             peers=self,
+            on_fatal=self.fatal.append,
+            raise_unexpected=True,
         )
-        self.broker.jobs.raise_unexpected = True
-        self.broker.directory_failures.on_fatal = self.fatal.append
-        self.broker.open()
-        self.dispatcher = Dispatcher(self.broker)
+        self.dispatcher = self.broker.make_dispatcher()
         self.broker.liveness.start()
         self._watch_the_loop()
         self.broker.register(self.registered.append)
@@ -396,8 +404,8 @@ class Machine:
                 del network.wires[wire]
                 delay_ms = network.random.randint(0, 200)
                 self.events.at(
-                    self.events.now_ms + delay_ms, None, lambda wire=wire: wire.close(abruptly=True)
-                )  # type: ignore[misc]
+                    self.events.now_ms + delay_ms, None, functools.partial(wire.close, abruptly=True)
+                )
 
     # -- the background port
 
@@ -513,9 +521,8 @@ class Cluster:
         events.now_ms = max(events.now_ms, event_ms)
         if timer_machine is not None:
             broker = timer_machine.broker
-            broker.turn_ms = timer_machine.clock.now_ms()
-            broker.timers.run_due()
-            broker.wake_progressed()
+            with broker.turn:
+                broker.timers.run_due()
             happened_to: Machine | None = timer_machine
         else:
             happened_to = events.run_next()

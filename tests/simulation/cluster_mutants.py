@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tidelog.broker import change_log, follower_feeds
-from tidelog.broker import metadata as metadata_module
-from tidelog.broker.change_log import Changes
-from tidelog.broker.controllership import Controllership
-from tidelog.broker.follower_feeds import FollowerFeed
-from tidelog.broker.handlers import fetch as fetch_handler
-from tidelog.broker.isr_changes import IsrChanges
-from tidelog.broker.liveness import Liveness
-from tidelog.broker.partition import Partition
-from tidelog.broker.replica_fetcher import ReplicaFetcher
-from tidelog.broker.replication import Replication
+from tidelog.broker.metadata import change_log
+from tidelog.broker.metadata import metadata as metadata_module
+from tidelog.broker.metadata.change_log import Changes
+from tidelog.broker.metadata.controller_runtime import ControllerRuntime
+from tidelog.broker.replicas import reading
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.replicas.replicas import Replicas
+from tidelog.broker.replication.followed_logs import FollowedLogs
+from tidelog.broker.replication.follower_feeds import FollowerFeed, FollowerFeeds
+from tidelog.broker.replication.isr_changes import IsrChanges
+from tidelog.broker.replication.replica_homes import ReplicaHomes
+from tidelog.broker.replication.roles import Roles
+from tidelog.broker.runtime.liveness import Liveness
 from tidelog.controller import partition_change
 from tidelog.controller.machine import Controller
 from tidelog.controller.partition_change import Election, Lives, PartitionDraft
@@ -85,18 +87,18 @@ def _watermark_is_the_end_of_the_log() -> list[Patch]:
 
 
 def _end_is_noted_as_watermark() -> list[Patch]:
-    original = Replication._replicated
+    original = Replicas.replicated
 
-    def replicated(self: Replication) -> Iterator[Any]:
+    def replicated(self: Replicas) -> Iterator[Any]:
         for partition in original(self):
             yield _WithWatermark(partition)
 
-    return [(Replication, "_replicated", replicated)]
+    return [(Replicas, "replicated", replicated)]
 
 
 class _WithWatermark:
     def __init__(self, partition: Partition) -> None:
-        self.topic, self.index = partition.topic, partition.index
+        self.place = partition.place
         self.high_watermark = partition.log.log_end_offset
 
 
@@ -110,45 +112,43 @@ def _follower_believes_the_leader() -> list[Patch]:
 
 
 def _no_epoch_check_on_fetch() -> list[Patch]:
-    original_fetch, original_note = follower_feeds.fetch_for_follower, follower_feeds.note_fetch
+    original_fetch, original_note = reading.read_for_follower, FollowerFeeds.note_fetch
 
-    def fetch_for_follower(partition: Any, follower_id: int, wanted: Any, *rest: Any, **how: Any) -> Any:
+    def read_for_follower(partition: Any, follower_id: int, wanted: Any, *rest: Any, **how: Any) -> Any:
         believed = wanted._replace(current_leader_epoch=-1, last_fetched_epoch=-1)
         return original_fetch(partition, follower_id, believed, *rest, **how)
 
-    def note_fetch(broker: Any, partition: Any, request: Any, wanted: Any, *rest: Any) -> None:
+    def note_fetch(self: FollowerFeeds, partition: Any, request: Any, wanted: Any, *rest: Any) -> None:
         believed = wanted._replace(current_leader_epoch=-1, last_fetched_epoch=-1)
-        original_note(broker, partition, request, believed, *rest)
+        original_note(self, partition, request, believed, *rest)
 
     return [
-        (follower_feeds, "fetch_for_follower", fetch_for_follower),
-        (follower_feeds, "note_fetch", note_fetch),
-        (fetch_handler, "fetch_for_follower", fetch_for_follower),
-        (fetch_handler, "note_fetch", note_fetch),
+        (reading, "read_for_follower", read_for_follower),
+        (FollowerFeeds, "note_fetch", note_fetch),
     ]
 
 
 def _divergence_not_seen() -> list[Patch]:
-    return [(follower_feeds, "_diverges", lambda partition, wanted: None)]
+    return [(reading, "divergence", lambda partition, wanted: None)]
 
 
 def _not_truncated() -> list[Patch]:
-    original = Replication.truncate
+    original = FollowedLogs._truncate
 
-    def truncate(self: Replication, cuts: Sequence[Any], *, fully: bool = False) -> None:
+    def truncate(self: FollowedLogs, cuts: Sequence[Any], *, fully: bool = False) -> None:
         if fully:
             original(self, cuts, fully=fully)
 
-    return [(Replication, "truncate", truncate)]
+    return [(FollowedLogs, "_truncate", truncate)]
 
 
 def _truncated_too_far() -> list[Patch]:
-    original = Replication.truncate
+    original = FollowedLogs._truncate
 
-    def truncate(self: Replication, cuts: Sequence[Any], *, fully: bool = False) -> None:
+    def truncate(self: FollowedLogs, cuts: Sequence[Any], *, fully: bool = False) -> None:
         original(self, [(partition, max(0, offset - 1)) for partition, offset in cuts], fully=fully)
 
-    return [(Replication, "truncate", truncate)]
+    return [(FollowedLogs, "_truncate", truncate)]
 
 
 def _cut_below_the_watermark() -> list[Patch]:
@@ -159,9 +159,9 @@ def _cut_below_the_watermark() -> list[Patch]:
         starts = dict(partition.log.leader_epochs.entries)
         return min(starts.get(diverging_epoch[0], 0), original(partition, diverging_epoch))
 
-    original = ReplicaFetcher._divergence
+    original = FollowedLogs.divergence
     return [
-        (ReplicaFetcher, "_divergence", staticmethod(divergence)),
+        (FollowedLogs, "divergence", staticmethod(divergence)),
         (Partition, "may_lose_committed", property(lambda self: True)),
     ]
 
@@ -239,12 +239,12 @@ def _everybody_may_join() -> list[Patch]:
 
 
 def _not_fenced() -> list[Patch]:
-    original = Controllership._commit
+    original = ControllerRuntime._commit
 
-    def commit(self: Controllership, store: Any, *what: Any) -> Any:
-        return original(self, _WithoutChecks(store), *what)
+    def commit(self: ControllerRuntime, store: Any, *what: Any) -> Any:
+        return original(self, _WithoutChecks(store), *what)  # type: ignore[arg-type]
 
-    return [(Controllership, "_commit", commit)]
+    return [(ControllerRuntime, "_commit", commit)]
 
 
 class _WithoutChecks:
@@ -338,7 +338,7 @@ def _doubt_is_forgotten() -> list[Patch]:
 def _empty_directories_are_taken() -> list[Patch]:
     return [
         (log_directory, "_held_back", lambda *what: ""),
-        (Replication, "_can_open", lambda self, place, state: True),
+        (ReplicaHomes, "may_open", lambda self, place, state: True),
     ]
 
 
@@ -350,13 +350,15 @@ def _offline_replicas_count() -> list[Patch]:
 
 
 def _leads_from_an_old_image() -> list[Patch]:
-    original = Replication._place
+    original = Roles.give
 
-    def place(self: Replication, partition: Any, state: Any) -> None:
-        self._active = True
-        original(self, partition, state)
+    def give(self: Roles, partition: Any, state: Any, *, trusted: bool) -> None:
+        metadata = self._metadata
+        fenced, metadata.fenced = metadata.fenced, False
+        original(self, partition, state, trusted=trusted)
+        metadata.fenced = fenced
 
-    return [(Replication, "_place", place)]
+    return [(Roles, "give", give)]
 
 
 def _changes_out_of_order() -> list[Patch]:
@@ -416,6 +418,26 @@ def _session_kept_while_hung() -> list[Patch]:
     return [(Liveness, "look", lambda self: 0)]
 
 
+def _one_offset_for_a_run() -> list[Patch]:
+    original = Partition.append_run
+
+    def append_run(self: Partition, views: Sequence[memoryview], now_ms: int) -> Any:
+        outcome = original(self, views, now_ms)
+        return [outcome[0]] * len(outcome) if isinstance(outcome, list) else outcome
+
+    return [(Partition, "append_run", append_run)]
+
+
+def _end_of_a_run_is_not_written() -> list[Patch]:
+    original = Partition.append_run
+
+    def append_run(self: Partition, views: Sequence[memoryview], now_ms: int) -> Any:
+        outcome = original(self, views[:-1], now_ms)
+        return [*outcome, self.log.log_end_offset] if isinstance(outcome, list) else outcome
+
+    return [(Partition, "append_run", append_run)]
+
+
 def _no_lease() -> list[Patch]:
     def renew(self: Liveness) -> None:
         self._moves += 1
@@ -424,6 +446,8 @@ def _no_lease() -> list[Patch]:
 
 
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "all requests of a run are told one offset": _one_offset_for_a_run,
+    "the last batch of a run is not written": _end_of_a_run_is_not_written,
     "acks=all is answered before it is replicated": _acknowledged_before_replicated,
     "a leader that is deposed answers those who wait": _lost_leadership_is_success,
     "the watermark is one ahead": _watermark_ahead,

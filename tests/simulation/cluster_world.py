@@ -19,23 +19,20 @@ A blackout takes the power from all machines at once. Of every partition one dis
 (a member of the ISR or ELR) has kept it, by chance and unknown to anybody; all others may have lost what was
 not synced. Nothing that was committed may be lost then, in whatever order they come back.
 
-    python tests/simulation/cluster_world.py SEED     tells the story of a seed
+    python -m tests.simulation.cluster_world SEED     tells the story of a seed
 """
 
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from cluster_checks import AuditedStore, Broken, Checker, must
-from cluster_clients import Producer, Reader
-from cluster_directories import Directories
-from cluster_machines import Cluster, Machine
-
-from tidelog.broker.election import live_key
+from tests.simulation.cluster_checks import AuditedStore, Broken, Checker, must
+from tests.simulation.cluster_clients import Producer, Reader
+from tests.simulation.cluster_directories import Directories
+from tests.simulation.cluster_machines import Cluster, Machine
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_store import SimulatedStore
+from tidelog.broker.metadata.election import live_key
 from tidelog.controller.commands import (
     AllocateProducerIds,
     AlterReassignments,
@@ -50,10 +47,8 @@ from tidelog.controller.commands import (
     TopicReference,
     TopicSpec,
 )
-from tidelog.coordination.simulated import SimulatedStore
 from tidelog.coordination.store import StoreError
 from tidelog.model.identifiers import TopicPartition
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 TROUBLE_MS = 3_000
 PEACE_MS = 25_000
@@ -82,13 +77,15 @@ class ClusterWorld(Cluster):
     """One story."""
 
     audit: AuditedStore
+    checker: Checker
 
     def __init__(self, seed: int, *, tell: bool = False) -> None:
         logging.disable(logging.CRITICAL)
         self.seed = seed
         self.story: list[str] = []
         self._tell = tell
-        self.checker: Checker | None = None  # type: ignore[assignment]
+        #: events before the checker is there, while machines are made, are not checked
+        self._checked = False
         self._peace = False
         self._calm: int | None = None
         #: until when commands may be under way that take leaders or replicas from brokers
@@ -102,6 +99,7 @@ class ClusterWorld(Cluster):
         self.directories = Directories(self)
         super().__init__(seed, (1, 2, 3) if seed % 4 else (1, 2, 3, 4), SETTINGS)
         self.checker = Checker(self.audit, self.machines)
+        self._checked = True
         self._mood = [kind for kind in self._troubles() if self.random.random() < 0.45]
 
     def furnish(self, machine: Machine) -> None:
@@ -112,7 +110,7 @@ class ClusterWorld(Cluster):
         return self.audit
 
     def happened(self, machine: Machine | None) -> None:
-        if self.checker is not None:
+        if self._checked:
             self.checker.check(machine)
             if machine is not None and machine.registered and machine.registered[0] is not None:
                 self._give_up(machine, str(machine.registered[0]))
@@ -271,7 +269,7 @@ class ClusterWorld(Cluster):
         self._later(lambda: self._restart(machine.node_id))
 
     def _kill_leader(self) -> None:
-        leaders = [m for m in self.running if m.open and m.broker.partitions]
+        leaders = [m for m in self.running if m.open and m.broker.replicas.led]
         if leaders:
             self._kill(self.random.choice(leaders))
 
@@ -620,7 +618,7 @@ class ClusterWorld(Cluster):
             broker = machine.broker
             broker.stop_chores()
             broker.leave_cluster()
-            broker.log_directories.close(high_watermarks=broker.high_watermarks())
+            broker.log_directories.close(high_watermarks=broker.replicas.high_watermarks())
             machine.end()
             self.dead[machine.node_id] = "killed"
             # The farewell does not reach a store that is out of reach.
@@ -699,7 +697,7 @@ class ClusterWorld(Cluster):
             return
         history = self.checker.histories.get((self.audit.topics[key[0]], key[1]))
         for node_id, machine in self.machines.items():
-            partition = machine.broker.replica(*key)
+            partition = machine.broker.replicas.replica(*key)
             if node_id not in replicas:
                 if partition is not None:
                     yield f"{name} is on {node_id}, too"
@@ -746,7 +744,7 @@ def run(seed: int) -> str:
         return world.simulate()
     except Exception as broken:
         told = "\n".join(world.story[-STORY_LINES:])
-        again = f"python tests/simulation/cluster_world.py {seed}"
+        again = f"python -m tests.simulation.cluster_world {seed}"
         raise type(broken)(f"seed {seed}: {broken}\n{told}\nagain: {again}") from broken
 
 

@@ -3,24 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
-from group_mutants import Patch, nothing
-
+from tests.simulation.group_mutants import Patch, nothing
 from tidelog.groups import consumer_draft, reconciliation
 from tidelog.groups.classic_members import ClassicMembers
 from tidelog.groups.consumer_draft import Draft
 from tidelog.groups.consumer_group import ConsumerGroup
 from tidelog.groups.consumer_requests import REBALANCE, SESSION, ConsumerRequests
 from tidelog.groups.consumer_schemas import CurrentAssignment
-from tidelog.groups.outbox import Outbox
 from tidelog.groups.protocol_migration import Migration
 from tidelog.model.errors import ErrorCode
+from tidelog.model.outbox import Outbox
 
 
 def _given_before_released() -> Patch:
-    original = consumer_draft.reconciled
+    original = consumer_draft.reconciled  # type: ignore[attr-defined]
 
-    def reconciled(member_id: str, current: Any, target: Any, epoch: int, owners: Any, owned: Any) -> Any:
-        return original(member_id, current, target, epoch, {}, owned)
+    def reconciled(
+        member_id: str, current: Any, target: Any, epoch: int, owners: Any, owned: Any, resubscribed: Any
+    ) -> Any:
+        return original(member_id, current, target, epoch, {}, owned, resubscribed)
 
     return consumer_draft, "reconciled", reconciled
 
@@ -30,10 +31,12 @@ def _revocation_not_awaited() -> Patch:
 
 
 def _silence_counts_as_revoked() -> Patch:
-    original = consumer_draft.reconciled
+    original = consumer_draft.reconciled  # type: ignore[attr-defined]
 
-    def reconciled(member_id: str, current: Any, target: Any, epoch: int, owners: Any, owned: Any) -> Any:
-        return original(member_id, current, target, epoch, owners, frozenset())
+    def reconciled(
+        member_id: str, current: Any, target: Any, epoch: int, owners: Any, owned: Any, resubscribed: Any
+    ) -> Any:
+        return original(member_id, current, target, epoch, owners, frozenset(), resubscribed)
 
     return consumer_draft, "reconciled", reconciled
 

@@ -10,8 +10,16 @@ every member reads exactly its target, and the targets together are all there is
 from collections.abc import Callable
 from uuid import UUID
 
-from group_world import GROUP, REBALANCE_MS, SESSION_MS, TOPIC, Broken, Client, GroupWorld, must
-
+from tests.simulation.group_world import (
+    GROUP,
+    REBALANCE_MS,
+    SESSION_MS,
+    TOPIC,
+    Broken,
+    Client,
+    GroupWorld,
+    must,
+)
 from tidelog.groups.commands import (
     Command,
     CommitOffsets,

@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from tidelog.groups.classic_draft import ClassicDraft, ClassicGroups
 from tidelog.groups.classic_group import ClassicGroup
+from tidelog.groups.classic_requests import ClassicRequests
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.machine import GroupMachine
-from tidelog.groups.member_requests import MemberRequests
 from tidelog.groups.membership import Rebalances
 from tidelog.groups.offset_requests import OffsetRequests
-from tidelog.groups.outbox import Outbox
 from tidelog.groups.states import GroupState
 from tidelog.model.effects import SetTimer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.outbox import Outbox
 
 Patch = tuple[type | ModuleType, str, Callable[..., Any]]
 
@@ -26,14 +27,27 @@ def nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _forget_undo() -> Patch:
-    original = Outbox.append
+def _adopted_before_written() -> Patch:
+    original = ClassicGroups.commit
 
-    def append(self: Outbox, records: Any, **kept: Any) -> None:
-        undo = kept.pop("undo", None)
-        original(self, records, undo=None if undo is None else nothing, **kept)
+    def commit(self: ClassicGroups, draft: ClassicDraft, outbox: Outbox, **told: Any) -> None:
+        original(self, draft, outbox, **told)
+        self.adopt(draft.group)
 
-    return Outbox, "append", append
+    return ClassicGroups, "commit", commit
+
+
+def _never_adopted() -> Patch:
+    original = ClassicGroups.commit
+
+    def commit(self: ClassicGroups, draft: ClassicDraft, outbox: Outbox, **told: Any) -> None:
+        before = self.get(draft.group.group_id)
+        original(self, draft, outbox, **told)
+        for pending in outbox.pending.values():
+            if draft.records and before is not None and pending.records == tuple(draft.records):
+                pending.on_written = None
+
+    return ClassicGroups, "commit", commit
 
 
 def _no_retry_timer() -> Patch:
@@ -108,14 +122,14 @@ def _zombies_commit() -> Patch:
 
 
 def _stale_sync_accepted() -> Patch:
-    original = MemberRequests._sync_fault
+    original = ClassicRequests._sync_fault
 
-    def sync_fault(self: MemberRequests, group: Any, command: Any) -> ErrorCode:
+    def sync_fault(self: ClassicRequests, group: Any, command: Any) -> ErrorCode:
         error = original(self, group, command)
         stale = error is ErrorCode.ILLEGAL_GENERATION and group.is_in(GroupState.STABLE)
         return ErrorCode.NONE if stale else error
 
-    return MemberRequests, "_sync_fault", sync_fault
+    return ClassicRequests, "_sync_fault", sync_fault
 
 
 def _join_without_timer() -> Patch:
@@ -123,11 +137,7 @@ def _join_without_timer() -> Patch:
 
 
 def _dropped_without_answer() -> Patch:
-    def refuse_parked(self: Rebalances, group: ClassicGroup, member: Any, *_: Any) -> None:
-        group.await_join(member, None)
-        member.awaiting_sync = None
-
-    return Rebalances, "refuse_parked", refuse_parked
+    return Rebalances, "refuse_parked", nothing
 
 
 def _failed_store_says_nothing() -> Patch:
@@ -135,12 +145,12 @@ def _failed_store_says_nothing() -> Patch:
 
 
 def _heartbeats_do_not_count() -> Patch:
-    def heartbeat(self: MemberRequests, command: Any, now_ms: int) -> None:
+    def heartbeat(self: ClassicRequests, command: Any, now_ms: int) -> None:
         group = self._groups.get(command.group_id)
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._heartbeat_fault(group, command)
         self._outbox.reply(command.token, {"error_code": error})
 
-    return MemberRequests, "heartbeat", heartbeat
+    return ClassicRequests, "heartbeat", heartbeat
 
 
 def _reads_do_not_wait() -> Patch:
@@ -157,15 +167,16 @@ def _silent_members_stay() -> Patch:
 def _sync_never_times_out() -> Patch:
     original = Rebalances.complete_join
 
-    def complete_join(self: Rebalances, group: ClassicGroup, now_ms: int, undo: Any = None) -> None:
-        original(self, group, now_ms, undo)
-        self._outbox.cancel_timer(("sync", group.group_id, ""))
+    def complete_join(self: Rebalances, draft: ClassicDraft, now_ms: int) -> None:
+        original(self, draft, now_ms)
+        self._outbox.cancel_timer(("sync", draft.group.group_id, ""))
 
     return Rebalances, "complete_join", complete_join
 
 
 MUTANTS: dict[str, Callable[[], Patch]] = {
-    "a refused append does not take the step back": _forget_undo,
+    "a step counts before its records are in the log": _adopted_before_written,
+    "a step does not count when its records are in the log": _never_adopted,
     "the timer of a refused step is not armed again": _no_retry_timer,
     "answers go out before the record is in the log": _answer_before_append,
     "loaded members have no session": _no_session_after_load,

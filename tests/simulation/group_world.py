@@ -35,7 +35,7 @@ from tidelog.groups.schemas import (
 )
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState
-from tidelog.model.effects import Append, CancelTimer, Effect, Reply, SetTimer
+from tidelog.model.effects import Append, CancelTimer, Effect, Reply, Send, SetTimer
 from tidelog.model.errors import ErrorCode
 
 GROUP = "orders"
@@ -261,6 +261,9 @@ class Client:
 class GroupWorld:
     """The seed decides everything."""
 
+    prompt: tuple[type, ...] = (CommitOffsets, FetchOffsets, LeaveGroup, Heartbeat, DeleteGroup)
+    """What is answered at once where no append is on its way."""
+
     def __init__(self, seed: int, client_count: int = 5) -> None:
         self.random = random.Random(seed)
         self.now_ms = 1_000_000
@@ -332,8 +335,10 @@ class GroupWorld:
         self._step_command = command
         self.note(f"{self.now_ms} {command!r}")
         self.run(self.machine.handle(command, self.now_ms))
-        prompt = isinstance(command, CommitOffsets | FetchOffsets | LeaveGroup | Heartbeat | DeleteGroup)
-        if prompt and not self.in_flight:
+        if not isinstance(command, self.prompt):
+            return
+        assert isinstance(command, CommitOffsets | FetchOffsets | LeaveGroup | Heartbeat | DeleteGroup)
+        if not self.in_flight:
             must(command.token not in self.asked, f"{type(command).__name__} not answered at once")
 
     def run(self, effects: list[Effect]) -> None:
@@ -350,12 +355,18 @@ class GroupWorld:
                 self.timers.pop(effect.key, None)
             elif isinstance(effect, Append):
                 self.append(effect)
+            elif isinstance(effect, Send):
+                self.carry(effect.message)
+
+    def carry(self, message: object) -> None:
+        """Groups of these protocols ask nobody else."""
+        raise Broken(f"sent {message}")
 
     def _timer(self, key: object, serial: int) -> Callable[[], None]:
         def fire() -> None:
             if self.timers.get(key, (0, 0))[1] == serial and self.machine is not None:
                 del self.timers[key]
-                self.step(TimerFired(key))  # type: ignore[arg-type]
+                self.step(TimerFired(key))
 
         return fire
 
@@ -540,7 +551,7 @@ class GroupWorld:
                     raise Broken(f"{member_id} of {group!r} has no session timer")
             if group.is_in(GroupState.PREPARING_REBALANCE):
                 must(("join", group.group_id, "") in self.timers, f"{group!r} has no join timer")
-            if group.is_in(GroupState.COMPLETING_REBALANCE) and group.pending_sync_members:
+            if group.is_in(GroupState.COMPLETING_REBALANCE) and group.must_sync_count:
                 must(("sync", group.group_id, "") in self.timers, f"{group!r} has no sync timer")
 
     def check_parked(self, machine: GroupMachine) -> None:

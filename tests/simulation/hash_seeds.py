@@ -1,21 +1,21 @@
 """The same world in other processes, each with another order of its sets and dictionaries of objects."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
+
+from tests.support.child_programs import environment
 
 HASH_SEEDS = ("1", "4711")
 SECONDS_MAX = 60
 
 
 def assert_same_output(imported: str, expression: str) -> None:
-    """`expression`, over a module of this folder imported as `w`, prints the same under every hash seed."""
-    script = f"import sys; sys.path.insert(0, sys.argv[1]); import {imported} as w; print({expression})"
+    """`expression`, over a module of the tests imported as `w`, prints the same under every hash seed."""
+    script = f"import {imported} as w; print({expression})"
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", script, str(Path(__file__).parent)],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            [sys.executable, "-c", script],
+            env=environment(PYTHONHASHSEED=hash_seed),
             capture_output=True,
             check=True,
             text=True,

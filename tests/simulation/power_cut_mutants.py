@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.storage.cleaner import CleaningResult
 from tidelog.storage.flush_plan import FlushPlan
 from tidelog.storage.leader_epochs import LeaderEpochs
@@ -11,7 +12,6 @@ from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.recovery import RecoveredLog, Recovery
 from tidelog.storage.retention import DroppedSegments
 from tidelog.storage.segment import LOG, Segment
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 
 def _accept_holes(self: Recovery, segment: Segment, **how: int) -> int:

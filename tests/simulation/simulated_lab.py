@@ -6,18 +6,12 @@ seed decides every delay. It has what the scenarios about clusters use: topics, 
 copies, and the faults kill, start, pause, resume, cut, heal and expire_session.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from cluster_machines import Cluster, Machine, Wire
-
-from tidelog.broker.partition import Partition
-from tidelog.broker.peers import PeerFault
+from tests.simulation.cluster_machines import Cluster, Machine, Wire
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.runtime.peers import PeerFault
 from tidelog.client import produce_requests
 from tidelog.client.requests import (
     decode_response,
@@ -31,7 +25,7 @@ from tidelog.lab.events import EventStream
 from tidelog.lab.lab import Lab, Positions, Replica
 from tidelog.lab.scenario import Scenario, Topic
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import consumer_fetch
+from tidelog.protocol import fetch_client
 from tidelog.protocol.apis import FETCH, PRODUCE
 from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.builder import build_batch
@@ -71,8 +65,8 @@ class SimulatedLab(Lab):
         self.notes: dict[str, Any] = {}
         self.topics: list[str] = []
         self.consumers: dict[str, Any] = {}
-        self.faults = SimulatedFaults(self)
-        self.cluster = SimulatedView(self)
+        self.faults = SimulatedFaults(self)  # type: ignore[assignment]
+        self.cluster = SimulatedView(self)  # type: ignore[assignment]
         self.paused: set[int] = set()
         self.wires: dict[int, Wire] = {}
         self.world: Cluster
@@ -102,7 +96,9 @@ class SimulatedLab(Lab):
 
     def log(self, broker_id: int, topic: str, partition: int) -> Partition:
         broker = self.machine(broker_id).broker
-        found = broker.partitions.get((topic, partition)) or broker.followed.get((topic, partition))
+        found = broker.replicas.led.get((topic, partition)) or broker.replicas.followed.get(
+            (topic, partition)
+        )
         if found is None:
             raise LookupError(f"broker {broker_id} has no {topic}-{partition}")
         return found
@@ -171,10 +167,10 @@ class SimulatedLab(Lab):
 
     # Clients
 
-    def sender(self, **options: Any) -> "SimulatedSender":
+    def sender(self, **options: Any) -> "SimulatedSender":  # type: ignore[override]
         return SimulatedSender(self, **options)
 
-    def read(self, topic: str, *, partitions: Sequence[int] | None = None) -> list[ReadRecord]:
+    def read(self, topic: str, *, partitions: Sequence[int] | None = None) -> list[ReadRecord]:  # type: ignore[override]
         chosen = partitions or sorted(p.partition for p in self.cluster.view().partitions if p.topic == topic)
         return [record for number in chosen for record in self._read_partition(topic, number)]
 
@@ -199,19 +195,26 @@ class SimulatedLab(Lab):
         return found
 
     def _fetch(self, topic: str, partition: int, offset: int) -> Any:
-        wanted = [consumer_fetch.WantedPartition(topic, partition, offset, FETCH_BYTES)]
-        body = consumer_fetch.encode_request(
-            FETCH_VERSION, wanted, max_wait_ms=100, min_bytes=0, max_bytes=FETCH_BYTES, isolation=0
+        asked = fetch_client.consumer_request(
+            topic,
+            partition,
+            offset,
+            FETCH_BYTES,
+            max_wait_ms=100,
+            min_bytes=0,
+            max_bytes=FETCH_BYTES,
+            isolation=0,
         )
+        body = fetch_client.encode_request(FETCH_VERSION, asked)
         answer = self.request(self.wait_leader(topic, partition), FETCH, FETCH_VERSION, body)
         if isinstance(answer, PeerFault):
             return None
-        [found] = consumer_fetch.decode_response(FETCH_VERSION, answer).partitions
+        [found] = fetch_client.decode_response(FETCH_VERSION, answer).partitions
         return None if found.error else found
 
     # The wire
 
-    def wire(self, broker_id: int) -> Wire:
+    def wire(self, broker_id: int) -> Wire:  # type: ignore[override]
         """The client's connection to a broker, as long as both sides have it."""
         target = self.machine(broker_id)
         wire = self.wires.get(broker_id)
@@ -439,7 +442,7 @@ class SimulatedSender:
         body = b"".join(bytes(piece) for piece in pieces)
         if self._acks == 0:
             frame = frame_prefix(PRODUCE, PRODUCE_VERSION, 1, CLIENT_ID, len(body))[4:] + body
-            lab.wire(leader).requests.send((frame, 0, None))
+            lab.wire(leader).requests.send([(frame, 0, None)])
             return ErrorCode.NONE, -1
         answer = lab.request(leader, PRODUCE, PRODUCE_VERSION, body)
         if isinstance(answer, PeerFault):

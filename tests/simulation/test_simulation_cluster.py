@@ -5,20 +5,14 @@
 """
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-from hash_seeds import assert_same_output
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import cluster_mutants
-import cluster_world
-from cluster_checks import Broken
-from cluster_machines import Machine
-
-from tidelog.broker.partition import Partition
+from tests.simulation import cluster_mutants, cluster_world
+from tests.simulation.cluster_checks import Broken
+from tests.simulation.cluster_machines import Machine
+from tests.simulation.hash_seeds import assert_same_output
+from tidelog.broker.replicas.partition import Partition
 
 SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_CLUSTER_SEEDS", "200"))
 BLOCK = 50
@@ -33,7 +27,7 @@ def test_nothing_is_lost_and_everything_comes_to_rest(first_seed: int) -> None:
 
 def test_the_same_seed_gives_the_same_story_whatever_the_hash_seed() -> None:
     assert_same_output(
-        "cluster_world",
+        "tests.simulation.cluster_world",
         "[(world.simulate(), world.story) for world in [w.ClusterWorld(seed) for seed in range(4)]]",
     )
 
@@ -57,8 +51,8 @@ def _leader_behind(monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> tupl
     assert world.run_until(lambda: all(machine.registered for machine in world.running), 10_000)
     world._make_topic("t", 1, 3)
     assert world.run_until(lambda: world.checker.acknowledged_count > 3, 10_000)
-    leader = next(machine for machine in world.running if machine.broker.partitions)
-    partition = leader.broker.partitions["t", 0]
+    leader = next(machine for machine in world.running if machine.broker.replicas.led)
+    partition = leader.broker.replicas.led["t", 0]
     assert world.run_until(lambda: partition.high_watermark == partition.log.log_end_offset, 10_000)
     with monkeypatch.context() as held:
         held.setattr(Partition, "advance_high_watermark", lambda self: False)
@@ -69,7 +63,9 @@ def _leader_behind(monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> tupl
         for client in world.clients:
             client.stopped = True
         world.run_for(100)
-        ends = {world.machines[node_id].broker.followed["t", 0].log.log_end_offset for node_id in others}
+        ends = {
+            world.machines[node_id].broker.replicas.followed["t", 0].log.log_end_offset for node_id in others
+        }
         assert (ends == {partition.log.log_end_offset}) is replicated
     return leader, partition
 

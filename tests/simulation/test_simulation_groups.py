@@ -1,18 +1,11 @@
 """Consumer groups under seeded misfortune: what must always hold holds, and wrong machines are noticed."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-from hash_seeds import assert_same_output
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import consumer_mutants
-import consumer_world
-import group_mutants
-import group_world
+from tests.simulation import consumer_mutants, consumer_world, group_mutants, group_world
+from tests.simulation.hash_seeds import assert_same_output
 
 SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "500"))
 BLOCK = 50
@@ -37,7 +30,8 @@ def test_nothing_breaks_and_everything_settles(world: str, first_seed: int) -> N
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed(world: str) -> None:
     assert_same_output(
-        "test_simulation_groups", f"[w.WORLDS[{world!r}](seed).simulate() for seed in range(6)]"
+        "tests.simulation.test_simulation_groups",
+        f"[w.WORLDS[{world!r}](seed).simulate() for seed in range(6)]",
     )
 
 

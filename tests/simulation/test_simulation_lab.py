@@ -3,10 +3,10 @@
 import logging
 import time
 
-import cluster_mutants
 import pytest
-from simulated_lab import SimulatedLab
 
+from tests.simulation import cluster_mutants
+from tests.simulation.simulated_lab import SimulatedLab
 from tidelog.lab import catalog
 from tidelog.lab.runner import run_scenario
 from tidelog.lab.scenario import Outcome, ScenarioResult

@@ -6,15 +6,11 @@ thousands of positions in a session, checkpoints of thousands of lines. Partitio
 after every event, as there, and all of them when a step has come to rest.
 """
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import cluster_world
-from cluster_checks import Checker, must
-from cluster_machines import Machine
+from tests.simulation import cluster_world
+from tests.simulation.cluster_checks import Checker, must
+from tests.simulation.cluster_machines import Machine
 
 PARTITIONS = 3_000
 TOPICS = 6
@@ -39,7 +35,7 @@ class CrowdedChecker(Checker):
         if machine is not None and machine.open:
             for number in range(TOPICS):
                 for index in range(WATCHED):
-                    partition = machine.broker.replica(f"t{number}", index)
+                    partition = machine.broker.replicas.replica(f"t{number}", index)
                     if partition is not None and self._look(machine, partition):
                         self._check_isr((partition.topic, partition.index))
         for told in self.acknowledged:

@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import Any
 from uuid import UUID
 
-import power_cut_mutants
 import pytest
 
+from tests.simulation import power_cut_mutants
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import BatchHeader, read_header
@@ -35,7 +37,6 @@ from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.producer_state import Duplicate
 from tidelog.storage.retention import remove_deleted_files
-from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 PARTITION = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)
@@ -495,7 +496,8 @@ class Story:
                 assert row.current_transaction_start_offset == open_from.get(producer_id, -1)
 
     def check_aborted(self) -> None:
-        expected, open_from = [], {}
+        expected: list[Any] = []
+        open_from: dict[Any, Any] = {}
         for appended in self.history:
             header = appended.header
             if header.control:

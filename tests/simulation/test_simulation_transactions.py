@@ -1,16 +1,11 @@
 """Transactions under seeded misfortune: what must always hold holds, and wrong machines are noticed."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-from hash_seeds import assert_same_output
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import transaction_mutants
-import transaction_world
+from tests.simulation import transaction_mutants, transaction_world
+from tests.simulation.hash_seeds import assert_same_output
 
 SEED_COUNT = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "500"))
 BLOCK = 50
@@ -27,7 +22,9 @@ def test_nothing_breaks_and_everything_is_decided(first_seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
-    assert_same_output("transaction_world", "[w.TransactionWorld(seed).simulate() for seed in range(5)]")
+    assert_same_output(
+        "tests.simulation.transaction_world", "[w.TransactionWorld(seed).simulate() for seed in range(5)]"
+    )
 
 
 @pytest.mark.parametrize("mutant", transaction_mutants.MUTANTS)

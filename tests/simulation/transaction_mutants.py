@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tidelog.broker.transaction_guards import Guards
-from tidelog.broker.transactional_writes import TransactionalWrites, Write
+from tidelog.broker.coordinators.transaction_guards import Guards
+from tidelog.broker.coordinators.transactional_writes import TransactionalWrites, Write
 from tidelog.model.effects import Append, Reply, SetTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.storage.producer_state import ProducerState
@@ -79,7 +79,7 @@ def _new_producers_keep_the_epoch() -> Patch:
     original = Transaction.with_bumped_epoch
 
     def with_bumped_epoch(self: Transaction, *asked: Any) -> Any:
-        after = original(self, *asked)
+        after: Any = original(self, *asked)
         return replace(after, producer_epoch=max(0, self.producer_epoch))
 
     return Transaction, "with_bumped_epoch", with_bumped_epoch
@@ -161,7 +161,7 @@ def _partitions_answered_before_stored() -> Patch:
 
 
 def _every_end_is_a_retry() -> Patch:
-    original = machine_module.end_verdict
+    original = machine_module.end_verdict  # type: ignore[attr-defined]
 
     def end_verdict(command: Any, transaction: Any, in_transition: bool) -> Any:
         verdict = original(command, transaction, in_transition)
@@ -171,7 +171,7 @@ def _every_end_is_a_retry() -> Patch:
 
 
 def _fenced_ends_are_answered() -> Patch:
-    original = machine_module.end_verdict
+    original = machine_module.end_verdict  # type: ignore[attr-defined]
 
     def end_verdict(command: Any, transaction: Any, in_transition: bool) -> Any:
         if transaction is not None and transaction.producer_id == command.producer_id:
@@ -264,7 +264,7 @@ def _refusals_count_for_ever() -> Patch:
 
 
 def _epochs_before_pending_steps() -> Patch:
-    original = machine_module.end_verdict
+    original = machine_module.end_verdict  # type: ignore[attr-defined]
 
     def end_verdict(command: Any, transaction: Any, in_transition: bool) -> Any:
         if transaction is not None and transaction.is_prepared and command.client_version >= 2:

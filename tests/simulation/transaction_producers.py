@@ -1,5 +1,6 @@
 """The producers of the transaction world: processes that use a transactional id for a while."""
 
+import functools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from tidelog.model.identifiers import TopicPartition
 from tidelog.transactions.commands import AddPartitions, EndTransaction, InitProducerId
 
 if TYPE_CHECKING:
-    from transaction_world import TransactionWorld
+    from tests.simulation.transaction_world import TransactionWorld
 
 PLACES = (*(TopicPartition("t", number) for number in range(3)), TopicPartition("__consumer_offsets", 0))
 TIMEOUT_MS = 2_500
@@ -131,7 +132,7 @@ class Producer:
         complete = True
         for place in chosen:
             if self.version < 2:
-                added = yield from self.until_answered(lambda place=place: self.add(place), hasty_for=place)
+                added = yield from self.until_answered(functools.partial(self.add, place), hasty_for=place)
                 if added is not ErrorCode.NONE:
                     return False
                 if world.faulty and world.random.random() < 0.03:

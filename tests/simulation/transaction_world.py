@@ -16,6 +16,7 @@ nobody replaced and that was not too slow must never be told that it is fenced, 
 batch in flight, out of order.
 """
 
+import functools
 import hashlib
 import heapq
 import random
@@ -23,12 +24,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transaction_producers import PLACES, TIMEOUT_MS, Broken, Producer, Write, must
-
-from tidelog.broker import transactional_writes
-from tidelog.broker.transaction_guards import TRANSACTIONS_V2, Guards
-from tidelog.broker.transaction_verification import Asked
-from tidelog.broker.transactional_writes import ProducerKey, TransactionalWrites
+from tests.simulation.transaction_producers import PLACES, TIMEOUT_MS, Broken, Producer, Write, must
+from tidelog.broker.coordinators import transactional_writes
+from tidelog.broker.coordinators.transaction_guards import TRANSACTIONS_V2, Guards
+from tidelog.broker.coordinators.transaction_verification import Asked
+from tidelog.broker.coordinators.transactional_writes import ProducerKey, TransactionalWrites
 from tidelog.model.effects import Append, CancelTimer, Effect, Reply, Send, SetTimer
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import TopicPartition
@@ -417,7 +417,7 @@ class TransactionWorld:
 
         for index, write in enumerate(writes):
             leader = self.partitions[write.place].leader
-            leader.write(write, lambda error, index=index: answered(index, error))
+            leader.write(write, functools.partial(answered, index))
 
     def lead_elsewhere(self) -> None:
         """A partition gets another leader, or the same one again in a new epoch."""
@@ -481,7 +481,7 @@ class TransactionWorld:
             for copy in range(copies):
                 if not self.lost():
                     delay_ms = self.delay() + (self.random.randrange(2_000) if copy else 0)
-                    self.at(delay_ms, lambda place=place: self._marker_arrives(message, place, machine))
+                    self.at(delay_ms, functools.partial(self._marker_arrives, message, place, machine))
 
     def _marker_arrives(
         self, message: MarkersToWrite, place: TopicPartition, machine: TransactionMachine

@@ -17,13 +17,17 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from tests.support.frames import serve_frames
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_store import SimulatedCluster, SimulatedStore
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext, Dispatcher, PendingAnswer
-from tidelog.broker.partition import Partition
-from tidelog.broker.peers import PeerFault
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.request import CloseConnection, PendingAnswer
+from tidelog.broker.runtime.peers import PeerFault
 from tidelog.client.requests import flexible_answer, frame_prefix, response_body
 from tidelog.controller.commands import CreateTopics, TopicSpec
-from tidelog.coordination.simulated import SimulatedCluster, SimulatedStore
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import PartitionImage
 from tidelog.model.metadata import Endpoint
@@ -31,7 +35,6 @@ from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.primitives import compact_string, unsigned_varint
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 START_MS = 1_700_000_000_000
 EVENTS_MAX = 2_000_000
@@ -52,13 +55,6 @@ class SimulatedTime:
 
     def monotonic_ms(self) -> int:
         return self.time_ms
-
-
-def serve_frame(dispatcher: Dispatcher, context: ConnectionContext, frame: bytes) -> Any:
-    """Serve a frame the short way if it is like an earlier one, else the long way, as a connection does."""
-    view = memoryview(bytearray(frame))
-    answer = dispatcher.handle_again(context, view, 0, len(view)) if context.produce_shape_end else None
-    return dispatcher.handle(context, view) if answer is None else answer
 
 
 class _Wire:
@@ -88,13 +84,12 @@ class _Wire:
         if self.broken:
             return
         broker = self.target.broker
-        broker.turn_ms = self.cluster.clock.time_ms
         try:
-            answer = serve_frame(self.target.dispatcher, self.context, frame)
+            with broker.turn:
+                [answer] = serve_frames(self.target.dispatcher, self.context, frame)
         except CloseConnection:
             self.close()
             return
-        broker.wake_progressed()
         if answer is None:
             return
         if isinstance(answer, PendingAnswer) and answer.chunks is None:
@@ -124,7 +119,7 @@ class _Wire:
         self.context.finish = None
         for answer, _ in self.pending:
             if isinstance(answer, PendingAnswer):
-                answer.parked.abandon()
+                answer.delayed.abandon()
         self.pending.clear()
 
 
@@ -163,11 +158,10 @@ class Node:
             endpoints={"PLAINTEXT": Endpoint(f"host{self.node_id}", 9092)},
             open_store=self._open_store,
             peers=self,
+            on_fatal=self.fatal.append,
+            raise_unexpected=True,
         )
-        self.broker.jobs.raise_unexpected = True
-        self.broker.directory_failures.on_fatal = self.fatal.append
-        self.broker.open()
-        self.dispatcher = Dispatcher(self.broker)
+        self.dispatcher = self.broker.make_dispatcher()
         #: what this life of the broker knows of the clients that produce
         self.client_context = ConnectionContext("client", 1, "PLAINTEXT")
         self.broker.register(self.registered.append)
@@ -305,14 +299,14 @@ class InMemoryCluster:
         assert self.events_count < EVENTS_MAX, "the cluster does not come to rest"
         self.clock.time_ms = max(self.clock.time_ms, min(times))
         if timer_node is not None and timer_ms == min(times):
-            timer_node.broker.timers.run_due()
-            timer_node.broker.wake_progressed()
+            with timer_node.broker.turn:
+                timer_node.broker.timers.run_due()
             return True
-        _, _, node, callback = heapq.heappop(self._events)
-        if node is None or not (node.dead or node.frozen):
+        _, _, owner, callback = heapq.heappop(self._events)
+        if owner is None or not (owner.dead or owner.frozen):
             callback()
-        elif node.frozen and not node.dead:
-            node.held.append(callback)
+        elif owner.frozen and not owner.dead:
+            owner.held.append(callback)
         return True
 
     def run_for(self, milliseconds: int) -> None:
@@ -403,10 +397,10 @@ class InMemoryCluster:
         return found
 
     def leader(self, topic: str, index: int = 0) -> Node | None:
-        return next((n for n in self.living if (topic, index) in n.broker.partitions), None)
+        return next((n for n in self.living if (topic, index) in n.broker.replicas.led), None)
 
     def replica(self, node_id: int, topic: str, index: int = 0) -> Partition:
-        found = self.broker(node_id).replica(topic, index)
+        found = self.broker(node_id).replicas.replica(topic, index)
         assert found is not None
         return found
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from in_memory_cluster import InMemoryCluster
-
+from tests.support.in_memory_cluster import InMemoryCluster
 from tidelog.controller.commands import CreateTopics, TopicSpec
 
 

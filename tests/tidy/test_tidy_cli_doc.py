@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_commands import PAGE, leaf_commands
 
+from tests.support.cli_commands import PAGE, leaf_commands
 from tidelog.cli.main import tidelog
 
 ROOT = Path(__file__).parents[2]

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,17 +23,27 @@ LAYERS = {
     "controller": 3,
     "groups": 3,
     "replication": 3,
+    "shares": 3,
     "transactions": 3,
+    "admin": 4,
     "broker": 4,
     "server": 5,
+    "registry": 5,
     "console": 6,
     "pipelines": 6,
     "testing": 6,
     "lab": 7,
     "cli": 8,
 }
+#: the same within the broker, from the bottom up; `broker.broker` knows all of them, and none knows it
+BROKER_LAYERS = (
+    *("runtime", "metadata", "replicas", "maintenance", "replication"),
+    *("coordinators", "requests", "telemetry"),
+)
+#: what starts a broker
+STARTS_BROKERS = {"server/node.py"}
 #: machines must not know these: time, randomness and I/O are arguments
-PURE = {"controller", "groups", "replication", "transactions"}
+PURE = {"controller", "groups", "replication", "shares", "transactions"}
 IMPURE_MODULES = {"time", "random", "asyncio", "socket", "os", "threading", "pathlib", "secrets"}
 #: a pure module may name the type of a generator that it is given
 PURE_MAY_NAME = {("random", "Random")}
@@ -86,6 +98,73 @@ def test_layers(path: Path) -> None:
             assert LAYERS[other] <= PURE_LAYER_MAX, f"{package} is pure and may not import {module}"
 
 
+def modules_of_the_broker() -> dict[str, set[str]]:
+    """Which modules of the broker each of them imports, for types only too, as `subpackage.module`."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((SOURCE / "broker").rglob("*.py")):
+        named = {
+            name.removeprefix("tidelog.broker.")
+            for module, member in imports(ast.parse(path.read_text()))
+            for name in (module, f"{module}.{member}")
+            if name.startswith("tidelog.broker.")
+        }
+        found[".".join(path.relative_to(SOURCE / "broker").with_suffix("").parts)] = named
+    return {module: {name for name in named if name in found} for module, named in found.items()}
+
+
+def test_layers_of_the_broker() -> None:
+    """Downwards only, and nobody knows the whole."""
+    upwards = []
+    for module, named in modules_of_the_broker().items():
+        if module in ("broker", "__init__"):
+            continue
+        layer = BROKER_LAYERS.index(module.partition(".")[0])
+        for other in named:
+            subpackage = other.partition(".")[0]
+            if subpackage not in BROKER_LAYERS or BROKER_LAYERS.index(subpackage) > layer:
+                upwards.append(f"{module} may not import {other}")
+    assert upwards == []
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes that no order puts behind all that they point to."""
+    left = {node: set(others) for node, others in graph.items()}
+    while free := [node for node, others in left.items() if not others]:
+        for node in free:
+            del left[node]
+        for others in left.values():
+            others.difference_update(free)
+    return sorted(left)
+
+
+def test_the_broker_has_no_cycles() -> None:
+    assert cycle_in(modules_of_the_broker()) == []
+
+
+def test_a_start_imports_no_coordinators() -> None:
+    """They are a good part of all modules, and are imported when they are first asked for."""
+    # A dispatcher makes the handlers of Produce and Fetch at once.
+    handlers = "tidelog.broker.requests.handlers"
+    program = f"import sys, tidelog.broker.broker, {handlers}.produce, {handlers}.fetch; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    late = ("tidelog.groups", "tidelog.transactions.machine", f"{handlers}.")
+    loaded = [name for name in done.stdout.split() if name.startswith(late)]
+    assert sorted(loaded) == [f"{handlers}.fetch", f"{handlers}.produce"]
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nobody_but_its_process_knows_the_whole_broker(path: Path) -> None:
+    named = imports(ast.parse(path.read_text()))
+    knows = any("tidelog.broker.broker" in (module, f"{module}.{name}") for module, name in named)
+    assert knows == (str(path.relative_to(SOURCE)) in STARTS_BROKERS)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_sizes_names_and_docstrings(path: Path) -> None:
     text = path.read_text()
@@ -108,11 +187,12 @@ def test_nothing_is_left_unfinished(path: Path) -> None:
 
 
 def test_every_api_has_a_handler() -> None:
-    from tidelog.broker.dispatch import CONTROLLER_COMMAND, JOBS
-    from tidelog.protocol.apis import API_VERSIONS, APIS
+    from tidelog.protocol.apis import API_VERSIONS, APIS, PRIVATE_APIS
 
-    handlers = {path.stem for path in (SOURCE / "broker" / "handlers").glob("*.py")} - {"__init__"}
-    apis = [*APIS.values(), CONTROLLER_COMMAND, JOBS]
+    handlers = {path.stem for path in (SOURCE / "broker" / "requests" / "handlers").glob("*.py")} - {
+        "__init__"
+    }
+    apis = [*APIS.values(), *PRIVATE_APIS.values()]
     assert handlers == {api.module for api in apis if api.key != API_VERSIONS}
 
 

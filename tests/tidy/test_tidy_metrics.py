@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.metric_families import FAMILIES, Kind, MetricFamily
+from tidelog.broker.telemetry.metric_families import FAMILIES, Kind, MetricFamily
 from tidelog.model.metrics_settings import METRICS_SETTINGS
 
 ROOT = Path(__file__).parents[2]

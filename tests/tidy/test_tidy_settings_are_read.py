@@ -1,18 +1,75 @@
-"""A setting that nobody reads would lie: it must be read somewhere, or be marked as inert."""
+"""A setting that nobody reads would lie: it must be read somewhere, or be marked as inert; in every table.
 
+That a change of a dynamic one takes effect is in `tests/unit/broker/test_broker_dynamic_settings.py`.
+"""
+
+import re
 from pathlib import Path
 
+from tidelog.model import resource_settings
+from tidelog.model.log_config import LogConfig
+from tidelog.model.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
+from tidelog.model.setting_rows import Setting
 from tidelog.model.settings_table import BROKER_SETTINGS, TOPIC_SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src" / "tidelog"
+#: the packages that a broker is made of; others may name a setting of it without reading it
+PACKAGES = (
+    *("model", "storage", "coordination", "security", "controller", "replication"),
+    *("records", "groups", "transactions", "broker", "server"),
+)
+#: the tables themselves
+TABLES = {
+    *("settings_table.py", "access_settings.py", "coordination_settings.py", "metrics_settings.py"),
+    *("noted_settings.py", "refused_settings.py", "replication_settings.py", "resource_settings.py"),
+    "security_settings.py",
+}
+TEXT = "".join(
+    path.read_text()
+    for package in PACKAGES
+    for path in sorted((SOURCE / package).rglob("*.py"))
+    if path.name not in TABLES
+)
+
+
+def names(settings: dict[str, Setting], *, inert: bool) -> list[str]:
+    return [name for name, setting in settings.items() if setting.inert is inert]
+
+
+def is_read(setting: Setting) -> bool:
+    # What can have one value only needs no reader.
+    written = {setting.name, setting.name.removeprefix("sasl.oauthbearer.")}
+    return len(setting.choices) == 1 or any(f'"{name}"' in TEXT for name in written)
 
 
 def test_every_broker_setting_is_read_or_inert() -> None:
-    text = "".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "settings_table.py")
     through_topics = {synonym.name for setting in TOPIC_SETTINGS.values() for synonym in setting.synonyms}
     unread = [
         name
-        for name, setting in BROKER_SETTINGS.items()
-        if not setting.inert and name not in through_topics and f'"{name}"' not in text
+        for name in names(BROKER_SETTINGS, inert=False)
+        if name not in through_topics and not is_read(BROKER_SETTINGS[name])
     ]
     assert unread == []
+
+
+def test_no_setting_without_effect_is_read() -> None:
+    read = [name for name in names(BROKER_SETTINGS, inert=True) if re.search(rf'get\w*\(\s*"{name}"', TEXT)]
+    assert read == []
+
+
+def test_every_topic_setting_is_a_field_of_the_log_that_is_read_or_inert() -> None:
+    fields = {name: name.replace(".", "_") for name in TOPIC_SETTINGS}
+    for name in names(TOPIC_SETTINGS, inert=False):
+        assert fields[name] in LogConfig.__dataclass_fields__, name
+        assert re.search(rf"\bconfig\.{fields[name]}\b|\"{name}\"", TEXT) or name == "cleanup.policy", name
+    for name in names(TOPIC_SETTINGS, inert=True):
+        assert fields[name] not in LogConfig.__dataclass_fields__, name
+    # The policy is asked for by what follows from it.
+    assert "config.compacted" in TEXT and "config.deletes" in TEXT
+
+
+def test_every_group_setting_is_read_or_inert() -> None:
+    constants = {value: name for name, value in vars(resource_settings).items() if isinstance(value, str)}
+    for name in names(GROUP_SETTINGS, inert=False):
+        assert re.search(rf"\b{constants[name]}\b", TEXT), name
+    assert names(CLIENT_METRICS_SETTINGS, inert=False) == []

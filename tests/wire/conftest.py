@@ -1,17 +1,12 @@
 """A broker in a thread of the test process, and connections to it."""
 
-import sys
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 
 # Requests are written in one place, beside the programs of the chaos tier, which run without pytest.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "chaos"))
-
-from kafka_wire import WireClient
-
+from tests.chaos.kafka_wire import WireClient
 from tidelog.model.settings import BrokerSettings
 from tidelog.server.process import BrokerThread
 

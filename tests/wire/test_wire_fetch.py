@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 import pytest
-from kafka_wire import WireClient, batch_of
 
+from tests.chaos.kafka_wire import WireClient, batch_of
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import iterate_headers
 from tidelog.server.process import BrokerThread

@@ -6,7 +6,8 @@ import threading
 import time
 
 import pytest
-from kafka_wire import (
+
+from tests.chaos.kafka_wire import (
     CLIENT_ID,
     ConnectionClosed,
     WireClient,
@@ -19,7 +20,6 @@ from kafka_wire import (
     read_response,
     request_frame,
 )
-
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.apis import APIS
 from tidelog.server.connection import QUEUED_ANSWER_BYTES_MAX
@@ -218,7 +218,7 @@ class TestOrder:
         self, broker: BrokerThread, client: WireClient, topic: str
     ) -> None:
         assert broker.node is not None and broker.node.broker is not None
-        parking = broker.node.broker.parking
+        parking = broker.node.broker.purgatory
         for _ in range(20):
             with WireClient(broker.bootstrap) as other:
                 other.send(fetch_frame(topic, 0, 0, max_wait_ms=60_000))
@@ -263,7 +263,7 @@ class TestPeersThatDoNotRead:
             )
             assert correlation_id(other.exchange(METADATA_ALL)) == 77
             assert broker.node is not None and broker.node.broker is not None
-            assert 0 < broker.node.broker.parking.count <= 1_000
+            assert 0 < broker.node.broker.purgatory.count <= 1_000
             other.produce(topic, 0, batch_of(b"x"))
             assert [read_fetched(greedy.receive()).correlation_id for _ in range(count)] == list(range(count))
 
@@ -294,9 +294,9 @@ class TestPeersThatDoNotRead:
 
 def queued_bytes(broker: BrokerThread) -> int:
     """The most that waits in memory for one peer."""
-    assert broker.node is not None
-    outputs = [connection._output for connection in list(broker.node.edge.connections)]
-    return max(output.queued_bytes for output in outputs if output is not None)
+    assert broker.node is not None and broker.node.socket_server is not None
+    outputs = [connection._output for connection in list(broker.node.socket_server.connections)]
+    return max(int(output.queued_bytes) for output in outputs if output is not None)
 
 
 class TestAcksZero:

@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 import pytest
-from hostile_frames import sealed_batch
-from kafka_wire import WireClient, batch_of
 
+from tests.chaos.hostile_frames import sealed_batch
+from tests.chaos.kafka_wire import WireClient, batch_of
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import read_header
 from tidelog.records.compression import Codec

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from kafka_wire import CLIENT_ID, WireClient, batch_of, produce_frame, read_response, request_frame
 
+from tests.chaos.kafka_wire import (
+    CLIENT_ID,
+    WireClient,
+    batch_of,
+    produce_frame,
+    read_response,
+    request_frame,
+)
 from tidelog.server.process import BrokerThread
 
 ALTER_CLIENT_QUOTAS = "alter_client_quotas"

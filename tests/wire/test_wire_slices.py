@@ -8,16 +8,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kafka_wire import WireClient, batch_of, fetch_frame, frame, produce_frame, request_frame
 
+from tests.chaos.kafka_wire import WireClient, batch_of, fetch_frame, frame, produce_frame, request_frame
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.record import Record
 from tidelog.server import connection as connection_module
 from tidelog.server import sliced_calls
 from tidelog.server.connection import Connection
-from tidelog.server.edge import Edge
 from tidelog.server.process import BrokerThread
+from tidelog.server.socket_server import SocketServer
 
 NAMES = 2_000
 
@@ -30,15 +30,15 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def edge(broker: BrokerThread) -> Iterator[Edge]:
+def socket_server(broker: BrokerThread) -> Iterator[SocketServer]:
     assert broker.node is not None
-    edge = broker.node.edge
-    assert edge is not None
-    yield edge
+    socket_server = broker.node.socket_server
+    assert socket_server is not None
+    yield socket_server
     deadline = time.monotonic() + 40
-    while (edge.receive_bytes or len(edge.long_work)) and time.monotonic() < deadline:
+    while (socket_server.receive_bytes or len(socket_server.long_work)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (edge.receive_bytes, len(edge.long_work)) == (0, 0)
+    assert (socket_server.receive_bytes, len(socket_server.long_work)) == (0, 0)
 
 
 def open_stream(broker: BrokerThread) -> socket.socket:
@@ -69,7 +69,9 @@ def exactly(stream: socket.socket, count: int) -> bytes:
 
 
 @pytest.mark.usefixtures("short_slices")
-def test_answers_come_in_the_order_of_requests(broker: BrokerThread, edge: Edge, topic: str) -> None:
+def test_answers_come_in_the_order_of_requests(
+    broker: BrokerThread, socket_server: SocketServer, topic: str
+) -> None:
     frames = []
     for number in range(0, 60, 6):
         frames += [
@@ -90,7 +92,9 @@ def test_answers_come_in_the_order_of_requests(broker: BrokerThread, edge: Edge,
 
 
 @pytest.mark.usefixtures("short_slices")
-def test_many_long_requests_at_once_are_all_answered(broker: BrokerThread, edge: Edge) -> None:
+def test_many_long_requests_at_once_are_all_answered(
+    broker: BrokerThread, socket_server: SocketServer
+) -> None:
     streams = [open_stream(broker) for _ in range(12)]
     try:
         for number, stream in enumerate(streams):
@@ -105,7 +109,7 @@ def test_many_long_requests_at_once_are_all_answered(broker: BrokerThread, edge:
 
 @pytest.mark.usefixtures("short_slices")
 def test_connections_that_go_leave_nothing_behind(
-    broker: BrokerThread, edge: Edge, client: WireClient
+    broker: BrokerThread, socket_server: SocketServer, client: WireClient
 ) -> None:
     for _ in range(10):
         streams = [open_stream(broker) for _ in range(5)]
@@ -118,7 +122,7 @@ def test_connections_that_go_leave_nothing_behind(
 
 @pytest.mark.usefixtures("short_slices")
 def test_a_long_request_that_is_malformed_at_its_end_closes_its_connection(
-    broker: BrokerThread, edge: Edge
+    broker: BrokerThread, socket_server: SocketServer
 ) -> None:
     body = bytearray(metadata(1))
     body[body.rindex(b"%06d" % (NAMES - 1))] = 0xFF  # the last name is no text any more
@@ -131,7 +135,7 @@ def test_a_long_request_that_is_malformed_at_its_end_closes_its_connection(
 
 @pytest.mark.usefixtures("short_slices")
 def test_a_long_request_whose_batch_is_checked_elsewhere_is_served_from_its_beginning(
-    broker: BrokerThread, edge: Edge, client: WireClient, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerThread, socket_server: SocketServer, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It pauses while it is read, then waits for a thread: the frame must still be there afterwards."""
     offered: list[Connection] = []
@@ -159,18 +163,18 @@ def test_a_long_request_whose_batch_is_checked_elsewhere_is_served_from_its_begi
 
 
 def test_others_are_served_while_a_long_request_is(
-    broker: BrokerThread, edge: Edge, client: WireClient, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerThread, socket_server: SocketServer, client: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who asks while a long request is under way gets the answer before that is over."""
     monkeypatch.setattr(sliced_calls, "SLICE_NS", 100_000)
     with open_stream(broker) as stream:
         stream.sendall(metadata(7, 40_000, 6))
-        while not len(edge.long_work):
+        while not len(socket_server.long_work):
             time.sleep(0.0005)
         served_meanwhile = 0
-        while len(edge.long_work):
+        while len(socket_server.long_work):
             assert client.ask("metadata", 12, topics=[]).brokers
-            served_meanwhile += bool(len(edge.long_work))
+            served_meanwhile += bool(len(socket_server.long_work))
         assert struct.unpack_from(">i", receive(stream))[0] == 7
     # How many depends on how the machine shares its time; in one step it would be none.
     assert served_meanwhile

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from drivers.contract import (
+from tests.conformance.drivers.contract import (
     ALL_CODECS,
     ANY_PARTITION,
     DEADLINE_SECONDS,

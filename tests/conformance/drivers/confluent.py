@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from drivers.contract import ALL_CODECS, DEADLINE_SECONDS, Ability, DriverTimeout, Headers, Message, in_order
+from tests.conformance.drivers.contract import (
+    ALL_CODECS,
+    DEADLINE_SECONDS,
+    Ability,
+    DriverTimeout,
+    Headers,
+    Message,
+    in_order,
+)
 
 
 def producer(bootstrap: str, **settings: object) -> Producer:
@@ -46,7 +54,7 @@ def send(client: Producer, topic: str, messages: Sequence[Message]) -> list[Kafk
             headers=list(message.headers) or None,
             partition=message.partition,
             timestamp=message.timestamp_ms or 0,
-            on_delivery=report_to(index),
+            on_delivery=report_to(index),  # type: ignore[arg-type]
         )
     left = client.flush(DEADLINE_SECONDS)
     if left:
@@ -66,7 +74,7 @@ def poll_messages(
         for raw in client.consume(count - len(received), timeout=0.2):
             if raw.error():
                 raise KafkaException(raw.error())
-            received.append((raw.topic(), as_message(raw)))
+            received.append((raw.topic(), as_message(raw)))  # type: ignore[arg-type]
     return received
 
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from drivers.contract import require_program, unavailable
+from tests.conformance.drivers.contract import require_program, unavailable
 
 KAFKA_CLIENTS_VERSION = "4.3.1"
 SOURCE = Path(__file__).parent.parent / "java" / "Conformance.java"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drivers.contract import (
+from tests.conformance.drivers.contract import (
     ALL_CODECS,
     ANY_PARTITION,
     DEADLINE_SECONDS,

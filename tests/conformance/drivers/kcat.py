@@ -8,7 +8,7 @@ import itertools
 import subprocess
 from collections.abc import Sequence
 
-from drivers.contract import (
+from tests.conformance.drivers.contract import (
     ALL_CODECS,
     DEADLINE_SECONDS,
     Ability,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from drivers.contract import (
+from tests.conformance.drivers.contract import (
     ALL_CODECS,
     ANY_PARTITION,
     DEADLINE_SECONDS,

@@ -3,22 +3,25 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lab_edits import edit
+
 
 def aborted_data_is_shown() -> None:
     from tidelog.storage.partition_log import PartitionLog
 
-    PartitionLog.aborted_transactions = lambda self, start_offset, end_offset: []  # type: ignore[method-assign]
+    edit(PartitionLog, "aborted_transactions", lambda self, start_offset, end_offset: [])
 
 
 def zombies_are_not_fenced() -> None:
     """A new producer gets the id and epoch that the last one has, and what that left open stays open."""
     from tidelog.model.errors import ErrorCode
     from tidelog.transactions import machine
+    from tidelog.transactions.responses import producer
 
     def fence(self: machine.TransactionMachine, transaction: Any, command: Any, now_ms: int) -> None:
-        self._outbox.reply(command.token, machine._producer(ErrorCode.NONE, transaction))
+        self._outbox.reply(command.token, producer(ErrorCode.NONE, transaction))
 
-    machine.TransactionMachine._fence = fence  # type: ignore[method-assign]
+    edit(machine.TransactionMachine, "_fence", fence)
 
 
 def commits_are_dropped() -> None:
@@ -32,7 +35,7 @@ def commits_are_dropped() -> None:
         if producer_id != NO_PRODUCER_ID:
             original(self, key, value, record_offset, producer_id)
 
-    Offsets.apply = apply  # type: ignore[method-assign]
+    edit(Offsets, "apply", apply)
 
 
 def offsets_of_open_transactions_count() -> None:
@@ -44,7 +47,7 @@ def offsets_of_open_transactions_count() -> None:
     def apply(self: Offsets, key: Any, value: Any, record_offset: int, producer_id: int) -> None:
         original(self, key, value, record_offset, NO_PRODUCER_ID)
 
-    Offsets.apply = apply  # type: ignore[method-assign]
+    edit(Offsets, "apply", apply)
 
 
 def sessions_never_end() -> None:
@@ -55,7 +58,7 @@ def sessions_never_end() -> None:
         if member is not None:
             self.keep_session(group, member, now_ms)
 
-    Rebalances.session_timer_fired = session_timer_fired  # type: ignore[method-assign]
+    edit(Rebalances, "session_timer_fired", session_timer_fired)
 
 
 def one_member_gets_everything() -> None:
@@ -66,13 +69,13 @@ def one_member_gets_everything() -> None:
         first = min(members)
         return {member: everything if member == first else set() for member in members}
 
-    assignors._assign_equal = assign_equal  # type: ignore[assignment]
+    edit(assignors, "_assign_equal", assign_equal)
 
 
 def everything_is_allowed() -> None:
-    from tidelog.broker.authorization import Authorization
+    from tidelog.broker.requests.authorization import Authorization
 
-    Authorization.allows = lambda self, context, operation, kind, name: True  # type: ignore[method-assign]
+    edit(Authorization, "allows", lambda self, context, operation, kind, name: True)
 
 
 GROUP_MUTANTS: dict[str, Callable[[], None]] = {

@@ -3,39 +3,41 @@
 from collections.abc import Callable
 from typing import Any
 
+from lab_edits import edit
+
 
 def retries_are_stored_again() -> None:
     from tidelog.storage.producer_state import ProducerState
 
-    ProducerState.check = lambda self, header, *, from_client=True: None  # type: ignore[method-assign]
+    edit(ProducerState, "check", lambda self, header, *, from_client=True: None)
 
 
 def acknowledged_before_replicated() -> None:
-    from tidelog.broker.partition import Partition
+    from tidelog.broker.replicas.partition import Partition
     from tidelog.model.errors import ErrorCode
 
     def replicated(self: Partition, end_offset: int) -> ErrorCode:
         return ErrorCode.NONE if self.leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    Partition.replicated = replicated  # type: ignore[method-assign]
+    edit(Partition, "replicated", replicated)
 
 
 def minimum_of_replicas_is_ignored() -> None:
-    from tidelog.broker.partition import Partition
+    from tidelog.broker.replicas.partition import Partition
 
-    Partition.not_enough_replicas = lambda self: None  # type: ignore[method-assign]
+    edit(Partition, "not_enough_replicas", lambda self: None)
 
 
 def nothing_is_retained_away() -> None:
-    from tidelog.broker.housekeeping import Housekeeping
+    from tidelog.broker.maintenance.log_maintenance import LogMaintenance
 
-    Housekeeping.retain = lambda self: None  # type: ignore[method-assign]
+    edit(LogMaintenance, "retain", lambda self: None)
 
 
 def nothing_is_compacted() -> None:
-    from tidelog.broker.compaction import Compaction
+    from tidelog.broker.maintenance.dirty_logs import DirtyLogs
 
-    Compaction._dirtiest = lambda self: None  # type: ignore[method-assign]
+    edit(DirtyLogs, "dirtiest", lambda self: None)
 
 
 def elections_are_unclean() -> None:
@@ -47,19 +49,19 @@ def elections_are_unclean() -> None:
         election = Election.UNCLEAN if election is Election.CLEAN else election
         return original(self, lives, min_insync_replicas, election)
 
-    PartitionDraft.settle = settle  # type: ignore[method-assign]
+    edit(PartitionDraft, "settle", settle)
 
 
 def divergence_is_not_seen() -> None:
-    from tidelog.broker import follower_feeds
+    from tidelog.broker.replicas import reading
 
-    follower_feeds._diverges = lambda partition, wanted: None
+    edit(reading, "divergence", lambda partition, wanted: None)
 
 
 def open_transactions_are_visible() -> None:
-    from tidelog.broker.partition import Partition
+    from tidelog.broker.replicas.partition import Partition
 
-    Partition.readable_end = lambda self, read_committed: self.high_watermark  # type: ignore[method-assign]
+    edit(Partition, "readable_end", lambda self, read_committed: self.high_watermark)
 
 
 def lookups_by_time_are_late() -> None:
@@ -70,7 +72,7 @@ def lookups_by_time_are_late() -> None:
     def offset_by_timestamp(self: PartitionLog, timestamp_ms: int, *rest: Any, **how: Any) -> Any:
         return original(self, timestamp_ms + 5_000, *rest, **how)
 
-    PartitionLog.offset_by_timestamp = offset_by_timestamp  # type: ignore[method-assign]
+    edit(PartitionLog, "offset_by_timestamp", offset_by_timestamp)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

@@ -6,21 +6,21 @@ Work and callbacks wait in one queue and are taken in order, or in an order draw
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
-from node import ManualClock
-
-from tidelog.broker.handlers import controller_command
-from tidelog.broker.metadata import Metadata, Registration
-from tidelog.broker.peers import PeerFault
-from tidelog.broker.submitting import CONTROLLER_COMMAND_KEY
-from tidelog.broker.timers import Timers
+from tests.support.simulated_store import SimulatedCluster, SimulatedStore
+from tests.unit.broker.node import ManualClock
+from tidelog.broker.metadata.metadata import LifecycleCallbacks, Metadata, Registration
+from tidelog.broker.requests.handlers import controller_command
+from tidelog.broker.runtime.events import Events
+from tidelog.broker.runtime.live_settings import LiveSettings
+from tidelog.broker.runtime.peers import PeerFault
+from tidelog.broker.runtime.timers import Timers
 from tidelog.controller.commands import Command, CreateTopics, Result, TopicSpec
-from tidelog.coordination.simulated import SimulatedCluster, SimulatedStore
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings
+from tidelog.protocol.apis import CONTROLLER_COMMAND
 
 TURNS_MAX = 100_000
 
@@ -50,6 +50,8 @@ class DoorUnderTest:
             self.timers,
             self,
             broker_id,
+            Events(world.clock, broker_id),
+            LifecycleCallbacks(),
         )
 
     def open_store(self) -> SimulatedStore:
@@ -100,15 +102,15 @@ class DoorUnderTest:
         timeout_ms: int,
         channel: str = "c",
     ) -> None:
-        assert api_key == CONTROLLER_COMMAND_KEY and version == 0
+        assert api_key == CONTROLLER_COMMAND and version == 0
         peer = self.world.doors.get(broker_id)
         if peer is None or peer.dead or self.world.links_down:
             self.call_soon(lambda: then(PeerFault("lost")))
             return
 
         def serve() -> None:
-            broker: Any = SimpleNamespace(metadata=peer.metadata, settings=peer.settings)
-            parked = controller_command.handle(broker, "PLAINTEXT", memoryview(body))
+            handler = controller_command.Handler(peer.metadata, LiveSettings(peer.settings))
+            parked = handler.handle("PLAINTEXT", memoryview(body))
             parked.deliver_to(lambda answer: self.call_soon(lambda: then(memoryview(answer))))
 
         peer.call_soon(serve)

@@ -4,17 +4,19 @@ import struct
 from random import Random
 from typing import Any
 
-from tidelog.broker.background import InlineBackground
+from tests.support.frames import serve_frames
+from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_store import SimulatedStore
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import ConnectionContext, Dispatcher, PendingAnswer
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import PendingAnswer
+from tidelog.broker.runtime.background import InlineBackground
 from tidelog.controller.commands import CreateTopics, TopicSpec
-from tidelog.coordination.simulated import SimulatedStore
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.primitives import compact_string, string, unsigned_varint
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 START_MS = 1_700_000_000_000
 
@@ -55,11 +57,10 @@ class NodeUnderTest:
             disk=self.disk,
             endpoints={"PLAINTEXT": Endpoint("localhost", 9092)},
             store=self.store,
+            raise_unexpected=True,
         )
-        self.broker.jobs.raise_unexpected = True
-        self.broker.open()
         self.broker.register(lambda refused: None)
-        self.dispatcher = Dispatcher(self.broker)
+        self.dispatcher = self.broker.make_dispatcher()
         self.context = ConnectionContext("127.0.0.1", 1, "PLAINTEXT")
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
@@ -70,20 +71,14 @@ class NodeUnderTest:
 
     def handle(self, frame: bytes) -> Any:
         """Serve a frame as a connection would and return what came of it."""
-        self.broker.turn_ms = self.clock.now_ms()
-        buffer = memoryview(bytearray(frame))
-        answer = None
-        if self.context.produce_shape_end:
-            answer = self.dispatcher.handle_again(self.context, buffer, 0, len(buffer))
-        if answer is None:
-            answer = self.dispatcher.handle(self.context, buffer)
-        self.broker.wake_progressed()
+        with self.broker.turn:
+            [answer] = serve_frames(self.dispatcher, self.context, frame)
         return answer
 
     def advance(self, milliseconds: int) -> None:
         self.clock.time_ms += milliseconds
-        self.broker.timers.run_due()
-        self.broker.wake_progressed()
+        with self.broker.turn:
+            self.broker.timers.run_due()
 
 
 def joined(answer: Any) -> bytes:

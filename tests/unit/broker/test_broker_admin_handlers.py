@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_broker_metadata_handlers import ROWS, Node
 
+from tests.unit.broker.test_broker_metadata_handlers import ROWS, Node
 from tidelog.controller.commands import TopicSpec
 from tidelog.model.errors import ErrorCode
 
@@ -67,7 +67,7 @@ def test_a_move_is_begun_listed_and_taken_back(node: Node, version: int) -> None
 
 def test_the_replication_factor_may_be_held(node: Node) -> None:
     held = {"allow_replication_factor_change": False}
-    assert reassign(node, 1, {0: [1, 2, 3]}, **held) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+    assert reassign(node, 1, {0: [1, 2, 3]}, **held) == [ErrorCode.INVALID_REPLICATION_FACTOR]  # type: ignore[arg-type]
     assert reassign(node, 1, {0: [1, 2, 3]}, allow_replication_factor_change=True) == [ErrorCode.NONE]
 
 

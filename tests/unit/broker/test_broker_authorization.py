@@ -2,16 +2,20 @@
 
 import dataclasses
 import struct
+from contextlib import suppress
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
-from api_requests import BODIES, requests_of
-from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
-from tidelog.broker.authorization import Authorization
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
-from tidelog.broker.guards.table import GUARDS, OWN_CHECKS
+from tests.support.authorization_rules import RULES
+from tests.unit.broker.api_requests import BODIES, requests_of
+from tests.unit.broker.node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
+from tidelog.broker.requests.authorization import Authorization
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.guards.table import GUARDS, OWN_CHECKS
+from tidelog.broker.requests.request import CloseConnection, PendingAnswer
 from tidelog.controller.commands import CreateAcls, DeleteAcls
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
 from tidelog.model.acls import (
@@ -25,10 +29,10 @@ from tidelog.model.acls import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
-from tidelog.protocol.apis import APIS, Api
-from tidelog.security.authorization_rules import RULES
+from tidelog.protocol.apis import APIS, PRIVATE_APIS, Api
 
 BY_NAME = {api.name: api for api in APIS.values()}
+PRIVATE = {api.name: api for api in PRIVATE_APIS.values()}
 REFUSALS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -49,7 +53,7 @@ TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLU
 class GuardedNode(NodeUnderTest):
     """A broker with an authorizer, whose super user is root."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(
             authorizer_class_name=STANDARD_AUTHORIZER,
             super_users="User:root",
@@ -125,8 +129,30 @@ def node() -> GuardedNode:
 
 
 def test_every_api_has_a_rule() -> None:
-    """A new API needs a row in security/authorization_rules.py, also if it asks for nothing."""
-    assert set(BY_NAME) <= set(RULES)
+    """A new API needs a row in tests/support/authorization_rules.py, also if it asks for nothing."""
+    assert {*BY_NAME, *PRIVATE} == set(RULES)
+
+
+@pytest.mark.parametrize("api", PRIVATE.values(), ids=lambda api: api.name)
+def test_what_is_outside_of_kafkas_protocol_asks_for_what_its_rule_says(api: Api) -> None:
+    node = GuardedNode()
+    assert node.broker.authorization is not None
+    asked: set[tuple[ResourceType, AclOperation]] = set()
+
+    class Recorder:
+        """Allows nothing, and notes what was asked."""
+
+        def allows(
+            self, principal: str, host: str, operation: AclOperation, kind: ResourceType, name: str
+        ) -> bool:
+            asked.add((kind, operation))
+            return False
+
+    node.broker.authorization._index = Recorder()  # type: ignore[assignment]
+    node.be("mallory")
+    with suppress(CloseConnection):
+        node.handle(struct.pack(">hhih", api.key, 0, 1, 0) + b"{}")
+    assert asked == {(need.resource_type, need.operation) for need in RULES[api.name]}
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
@@ -267,7 +293,7 @@ def test_produce_needs_write_and_tells_nothing_of_topics() -> None:
     node.be("alice")
     for topic in ("secret", "absent"):
         assert produced_error(node.handle(produce_frame(7, batch(b"x"), topic))) == 29
-    assert node.broker.partitions["secret", 0].log.log_end_offset == 0
+    assert node.broker.replicas.led["secret", 0].log.log_end_offset == 0
     node.allow("alice", AclOperation.WRITE, TOPIC, "secret")
     assert produced_error(node.handle(produce_frame(7, batch(b"x"), "secret"))) == 0
     assert produced_error(node.handle(produce_frame(7, batch(b"x"), "absent"))) == 29
@@ -280,18 +306,21 @@ def test_a_revoked_right_ends_the_short_way_too() -> None:
     frame = produce_frame(7, batch(b"x"), "secret", acks=1)
     for _ in range(3):
         assert produced_error(node.handle(frame)) == 0
-    assert node.context.produce_shapes, "the short way is not taken"
-    again = node.dispatcher.handle_again(node.context, memoryview(bytearray(frame)), 0, len(frame))
+    assert node.context.produce_templates, "the fast path is not taken"
+    again = node.dispatcher.produce_fast_path.again(node.context, memoryview(bytearray(frame)), 0, len(frame))
     assert again is not None
     run = memoryview(bytearray((struct.pack(">i", len(frame)) + frame) * 3))
-    assert node.dispatcher.handle_run(node.context, run, 0, len(run)) is not None
-    end_offset = node.broker.partitions["secret", 0].log.log_end_offset
+    assert node.dispatcher.produce_fast_path.run(node.context, run, 0, len(run)) is not None
+    end_offset = node.broker.replicas.led["secret", 0].log.log_end_offset
     node.revoke_all()
-    assert node.dispatcher.handle_again(node.context, memoryview(bytearray(frame)), 0, len(frame)) is None
+    assert (
+        node.dispatcher.produce_fast_path.again(node.context, memoryview(bytearray(frame)), 0, len(frame))
+        is None
+    )
     run = memoryview(bytearray((struct.pack(">i", len(frame)) + frame) * 3))
-    assert node.dispatcher.handle_run(node.context, run, 0, len(run)) is None
+    assert node.dispatcher.produce_fast_path.run(node.context, run, 0, len(run)) is None
     assert produced_error(node.handle(frame)) == 29
-    assert node.broker.partitions["secret", 0].log.log_end_offset == end_offset
+    assert node.broker.replicas.led["secret", 0].log.log_end_offset == end_offset
 
 
 def test_fetch_needs_read_and_a_follower_cluster_action() -> None:
@@ -457,6 +486,27 @@ def test_what_is_allowed_is_done_beside_what_is_not() -> None:
     assert errors(node.call("DeleteTopics", 6, missing)) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+def test_an_id_that_a_broker_does_not_know_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller may have made the topic a moment ago: nobody has asked for the rights on it."""
+    node = GuardedNode()
+    node.be("mallory")
+    monkeypatch.setattr(node.broker.metadata, "submit", lambda *_: pytest.fail("the controller was asked"))
+    unknown, both = UUID(int=7), UUID(int=8)
+    topics = [
+        {"name": None, "topic_id": unknown},
+        {"name": None, "topic_id": unknown},
+        {"name": "open", "topic_id": both},
+        {"name": None, "topic_id": None},
+    ]
+    answer = node.call("DeleteTopics", 6, {"topics": topics, "timeout": 1}).responses
+    assert {each.topic_id: int(each.error_code) for each in answer} == {
+        unknown: ErrorCode.UNKNOWN_TOPIC_ID,
+        both: ErrorCode.INVALID_REQUEST,
+        None: ErrorCode.INVALID_REQUEST,
+    }
+    assert len(answer) == 3
+
+
 # -- ACLs through the protocol
 
 
@@ -517,7 +567,7 @@ def test_tokens_of_others_need_rights() -> None:
     user = ResourceType.USER
 
     def create(owner: str | None) -> ErrorCode:
-        body = {
+        body: dict[str, Any] = {
             "owner_principal_type": None if owner is None else "User",
             "owner_principal_name": owner,
             "renewers": [],

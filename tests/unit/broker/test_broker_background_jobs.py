@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from node import NodeUnderTest
 
-from tidelog.broker.background_jobs import RETRY_MS_MAX, BackgroundJobs
-from tidelog.broker.compaction import JOB, UNCLEANABLE_MS_MAX
-from tidelog.broker.partition import Partition
-from tidelog.broker.scrape import Scrape
+from tests.unit.broker.node import NodeUnderTest
+from tidelog.broker.maintenance import dirty_logs
+from tidelog.broker.maintenance.compaction import JOB
+from tidelog.broker.maintenance.dirty_logs import UNCLEANABLE_MS_MAX
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.runtime.background_jobs import RETRY_MS_MAX, BackgroundJobs
 from tidelog.model.events import BACKGROUND_JOB_FAILED, BACKGROUND_JOB_RECOVERED, COMPACTION_FAILED
 from tidelog.records.builder import build_batch
 from tidelog.records.corrupt_record import CorruptRecord
@@ -126,10 +127,10 @@ def test_what_waits_for_a_flush_hears_of_a_bug_too(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.create_topic("t", flush_messages="1")
-    partition = node.broker.partitions["t", 0]
+    partition = node.broker.replicas.led["t", 0]
     failed: list[OSError] = []
     flusher = node.broker.flusher
-    monkeypatch.setattr(flusher, "_on_failed", lambda partition, fault: failed.append(fault))
+    monkeypatch.setattr(flusher, "_tell_of", lambda partition, fault: failed.append(fault))
     flusher._running.add(partition)
     flusher._finish(partition, None, KeyError("a bug"))  # type: ignore[arg-type]
     assert "a bug" in str(failed[0])
@@ -137,7 +138,7 @@ def test_what_waits_for_a_flush_hears_of_a_bug_too(
 
 def fill(node: NodeUnderTest, topic: str, index: int, count: int) -> Partition:
     """Records of one key, a segment each."""
-    partition = node.broker.partitions[topic, index]
+    partition = node.broker.replicas.led[topic, index]
     for number in range(count):
         batch = memoryview(bytearray(build_batch([Record(0, node.clock.time_ms, b"k", b"%d" % number)])))
         append(partition, batch, node.clock.time_ms)
@@ -190,22 +191,22 @@ class TestCompaction:
         fault: Exception,
     ) -> None:
         broken = {1}
-        monkeypatch.setattr("tidelog.broker.background.InlineBackground.run", run_and_tell)
+        monkeypatch.setattr("tidelog.broker.runtime.background.InlineBackground.run", run_and_tell)
         tried = self.faults(monkeypatch, fault, broken)
         run_for(node, 10_000)
         assert tried[0] == tried[2] == 1, "the others were compacted"
         assert tried[1] == 4, "and this one tried again, after pauses that double"
-        assert list(node.broker.housekeeping.uncleanable) == [tables[1]]
+        assert list(node.broker.dirty_logs.uncleanable) == [tables[1]]
         assert node.broker.metrics.events.counts[COMPACTION_FAILED] == 4
-        text = "".join(Scrape(node.broker).run())
+        text = "".join(node.broker.scrape.get().run())
         assert 'tidelog_cleaner_uncleanable_partitions{log_dir="/data"} 1\n' in text
         assert f'tidelog_cleaner_uncleanable_bytes{{log_dir="/data"}} {tables[1].log.size_bytes}\n' in text
         broken.clear()
         run_for(node, 20_000)
-        assert not node.broker.housekeeping.uncleanable
+        assert not node.broker.dirty_logs.uncleanable
         assert not jobs_of(node).failing()
         assert 'tidelog_cleaner_uncleanable_partitions{log_dir="/data"} 0\n' in "".join(
-            Scrape(node.broker).run()
+            node.broker.scrape.get().run()
         )
 
     def test_the_pause_of_an_uncleanable_log_has_a_bound(
@@ -225,8 +226,8 @@ class TestCompaction:
         run_for(node, 30_000)
         job = jobs_of(node).job(JOB)
         assert job.failing and "no process" in job.fault
-        assert not node.broker.housekeeping.uncleanable
-        text = "".join(Scrape(node.broker).run())
+        assert not node.broker.dirty_logs.uncleanable
+        text = "".join(node.broker.scrape.get().run())
         assert "tidelog_cleaner_dead_threads 1\n" in text
         assert "tidelog_cleaner_seconds_since_last_run 30.0\n" in text
         assert 'tidelog_background_failing{job="compaction"}' in text
@@ -234,24 +235,22 @@ class TestCompaction:
         run_for(node, RETRY_MS_MAX)
         assert not job.failing
         assert node.broker.metrics.cleaner.rounds == 3
-        assert "tidelog_cleaner_dead_threads 0\n" in "".join(Scrape(node.broker).run())
+        assert "tidelog_cleaner_dead_threads 0\n" in "".join(node.broker.scrape.get().run())
 
     def test_a_log_that_cannot_be_looked_at_does_not_stop_the_others(
         self, node: NodeUnderTest, tables: list[Partition], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from tidelog.broker import compaction
-
-        real = compaction.plan_cleaning
+        real = dirty_logs.plan_cleaning  # type: ignore[attr-defined]
 
         def plan(log: PartitionLog, **more: Any) -> Any:
             if log.topic_partition.partition == 0:
                 raise AssertionError("damaged")
             return real(log, **more)
 
-        monkeypatch.setattr(compaction, "plan_cleaning", plan)
+        monkeypatch.setattr(dirty_logs, "plan_cleaning", plan)
         run_for(node, 5_000)
         assert node.broker.metrics.cleaner.rounds == 2
-        assert list(node.broker.housekeeping.uncleanable) == [tables[0]]
+        assert list(node.broker.dirty_logs.uncleanable) == [tables[0]]
 
     def test_new_segments_without_their_names_are_left_until_a_restart(
         self, node: NodeUnderTest, tables: list[Partition], monkeypatch: pytest.MonkeyPatch
@@ -268,7 +267,7 @@ class TestCompaction:
         tried = self.faults(monkeypatch, OSError(), set())
         run_for(node, 3 * HOUR_MS, step_ms=600_000)
         assert tried == {0: 1, 1: 1, 2: 1}
-        assert list(node.broker.housekeeping.uncleanable) == [tables[1]]
+        assert list(node.broker.dirty_logs.uncleanable) == [tables[1]]
 
 
 def run_and_tell(self: object, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -284,7 +283,7 @@ def test_deleted_files_that_stay_are_tried_again(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Failing(OSError(30, "Read-only file system"))
-    node.broker.housekeeping._later(0, work)
+    node.broker.removals._later(0, work)
     run_for(node, 10_000)
     assert len(work.calls_ms) == 4
     assert jobs_of(node).job("removal of deleted files").failing

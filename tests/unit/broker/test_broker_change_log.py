@@ -5,7 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker.change_log import (
+from tests.support.simulated_store import SimulatedCluster, SimulatedStore
+from tidelog.broker.metadata.change_log import (
     change_key,
     decode_change,
     encode_change,
@@ -13,7 +14,6 @@ from tidelog.broker.change_log import (
     read_snapshot,
     split,
 )
-from tidelog.coordination.simulated import SimulatedCluster, SimulatedStore
 from tidelog.coordination.store import Entry, Write
 from tidelog.model.image import ClusterImage
 from tidelog.model.metadata import (

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from in_memory_cluster import InMemoryCluster
-
-from tidelog.broker.dispatch import ConnectionContext
+from tests.support.in_memory_cluster import InMemoryCluster
+from tidelog.broker.requests.connection_context import ConnectionContext
 from tidelog.controller.commands import AlterClientQuotas, CreateAcls, DeleteAcls, QuotaChange
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
 from tidelog.model.acls import (
@@ -16,7 +15,7 @@ from tidelog.model.acls import (
     ResourceType,
 )
 
-SETTINGS = {"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "User:ANONYMOUS"}
+SETTINGS: dict[str, Any] = {"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "User:ANONYMOUS"}
 RIGHT = AclBinding(
     ResourceType.TOPIC,
     "ord",
@@ -58,7 +57,7 @@ def test_rights_and_limits_count_on_every_broker() -> None:
         submit(cluster, node_id, DeleteAcls((AclFilter(principal="User:alice"),)))
         cluster.run_until(lambda: may_read(cluster) == [False] * 3)
     submit(cluster, max(cluster.nodes), LIMIT)
-    cluster.run_until(lambda: all(node.broker.quotas is not None for node in cluster.nodes.values()))
+    cluster.run_until(lambda: all(node.broker.quotas.current is not None for node in cluster.nodes.values()))
 
 
 def test_a_broker_that_comes_back_knows_them() -> None:
@@ -69,4 +68,4 @@ def test_a_broker_that_comes_back_knows_them() -> None:
     cluster.run_for(20_000)
     cluster.restart(3)
     cluster.run_until(lambda: may_read(cluster) == [True] * 3)
-    assert cluster.nodes[3].broker.quotas is not None
+    assert cluster.nodes[3].broker.quotas.current is not None

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from in_memory_cluster import Answer, Connection, InMemoryCluster
 
+from tests.support.in_memory_cluster import Answer, Connection, InMemoryCluster
 from tidelog.client.requests import (
     decode_response,
     encode_request,
@@ -51,7 +51,7 @@ class Client:
 
         def is_there() -> bool:
             for node in self.cluster.living:
-                part = node.broker.transactions if key_type else node.broker.groups
+                part = node.broker.transactions.get().coordinator if key_type else node.broker.groups.get()
                 if not isinstance(part.machine_for(key), ErrorCode):
                     found.append(node.node_id)
                     return True
@@ -149,7 +149,7 @@ class Client:
 
     def state(self) -> str:
         for node in self.cluster.living:
-            machine = node.broker.transactions.machine_for(TX)
+            machine = node.broker.transactions.get().coordinator.machine_for(TX)
             if not isinstance(machine, ErrorCode):
                 return machine.transactions[TX].state.name
         return "?"
@@ -193,7 +193,7 @@ def decided(client: Client, topic: str = "t") -> bool:
         leader = client.cluster.leader(topic, index)
         if leader is None:
             return False
-        partition = leader.broker.partitions[topic, index]
+        partition = leader.broker.replicas.led[topic, index]
         if partition.last_stable_offset != partition.log.log_end_offset:
             return False
     return True
@@ -211,7 +211,7 @@ def test_markers_reach_the_leaders_wherever_they_are(client: Client, committed: 
     client.cluster.run_until(lambda: decided(client), 5_000)
     client.cluster.run_until(lambda: client.state().startswith("COMPLETE"), 5_000)
     for index in range(3):
-        partition = client.cluster.leader("t", index).broker.partitions["t", index]  # type: ignore[union-attr]
+        partition = client.cluster.leader("t", index).broker.replicas.led["t", index]  # type: ignore[union-attr]
         assert partition.log.log_end_offset == 2, "one batch, one marker"
         assert bool(partition.log.aborted_transactions(0, 9)) is not committed
 
@@ -243,7 +243,7 @@ def test_a_leader_adds_its_partition_for_producers_of_transactions_v2(client: Cl
     producer = client.init()
     index = elsewhere(client)
     assert client.produce(producer, "t", index, version=12) is ErrorCode.NONE
-    machine = client.cluster.broker(client.coordinator()).transactions.machine_for(TX)
+    machine = client.cluster.broker(client.coordinator()).transactions.get().coordinator.machine_for(TX)
     assert not isinstance(machine, ErrorCode)
     assert machine.transactions[TX].partitions == {("t", index)}
 
@@ -263,9 +263,9 @@ def test_batches_in_flight_stay_in_order_while_the_coordinator_is_asked(version:
     answers = [client.send_batches(producer, {index: n}, version=version, over=over) for n in range(5)]
     client.cluster.run_until(lambda: all(answers))
     assert [produced_error(answer) for answer in answers] == [ErrorCode.NONE] * 5
-    assert leader.broker.partitions["t", index].log.log_end_offset == 5
-    assert not leader.broker.transactions.verification.guards
-    assert not leader.broker.transactions.writes._queues
+    assert leader.broker.replicas.led["t", index].log.log_end_offset == 5
+    assert not leader.broker.transactions.get().verification.guards
+    assert not leader.broker.transactions.get().writes._queues
 
 
 def test_only_some_partitions_of_a_request_wait_for_the_coordinator(client: Client) -> None:
@@ -284,7 +284,7 @@ def test_only_some_partitions_of_a_request_wait_for_the_coordinator(client: Clie
     for answer in answers:
         assert produced_error(answer) is ErrorCode.NONE
     ends = [
-        client.cluster.broker(leader_id).partitions["wide", each].log.log_end_offset for each in (one, two)
+        client.cluster.broker(leader_id).replicas.led["wide", each].log.log_end_offset for each in (one, two)
     ]
     assert ends == [4, 3]
 
@@ -335,8 +335,8 @@ def test_a_leader_that_changes_while_its_coordinator_is_asked_appends_nothing(cl
     assert leader is not None
     over = client.cluster.connect(leader.node_id)
     answers = [client.send_batches(producer, {index: n}, over=over) for n in range(3)]
-    client.cluster.run_until(lambda: leader.broker.transactions.verification.guards)
-    partition = leader.broker.partitions["t", index]
+    client.cluster.run_until(lambda: leader.broker.transactions.get().verification.guards)
+    partition = leader.broker.replicas.led["t", index]
     partition.leader_epoch += 1
     client.cluster.run_until(lambda: all(answers))
     errors = [produced_error(answer) for answer in answers]
@@ -353,14 +353,14 @@ def test_what_waits_for_its_coordinator_goes_with_its_connection(client: Client)
     over = client.cluster.connect(leader.node_id)
     for number in range(3):
         client.send_batches(producer, {index: number}, over=over)
-    client.cluster.run_until(lambda: leader.broker.transactions.verification.guards)
+    client.cluster.run_until(lambda: leader.broker.transactions.get().verification.guards)
     over.close()
     again = client.cluster.connect(leader.node_id)
     answers = [client.send_batches(producer, {index: n}, over=again) for n in range(3)]
     client.cluster.run_until(lambda: all(answers))
     assert [produced_error(answer) for answer in answers] == [ErrorCode.NONE] * 3
-    assert leader.broker.partitions["t", index].log.log_end_offset == 3
-    assert not leader.broker.transactions.writes._queues
+    assert leader.broker.replicas.led["t", index].log.log_end_offset == 3
+    assert not leader.broker.transactions.get().writes._queues
 
 
 def test_a_coordinator_that_cannot_be_reached_makes_producers_retry(client: Client) -> None:
@@ -405,7 +405,7 @@ def prepare(client: Client) -> tuple[int, int]:
 def test_markers_follow_a_leader_that_changes(client: Client) -> None:
     index, leader_id = prepare(client)
     coordinator = client.coordinator()
-    markers = client.cluster.broker(coordinator).transactions._markers
+    markers = client.cluster.broker(coordinator).transactions.get().coordinator._markers
     assert list(markers._under_way.values()) == [leader_id], "sent once, whatever the retries"
     third = ({1, 2, 3} - {coordinator, leader_id}).pop()
     client.cluster.kill(leader_id)
@@ -532,12 +532,12 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_breaks_the_guard(cli
     client.add(producer, "t", index)
     leader = client.cluster.leader("t", index)
     assert leader is not None
-    verification = leader.broker.transactions.verification
+    verification = leader.broker.transactions.get().verification
     late = client.send_batch(producer, "t", index, version=11)
     client.cluster.run_until(lambda: verification.guards)
     verification.guards.transaction_ended(TopicPartition("t", index), *producer, 0)
     client.cluster.run_until(lambda: late)
     assert produced_error(late) is ErrorCode.INVALID_TXN_STATE
-    assert leader.broker.partitions["t", index].log.log_end_offset == 0
+    assert leader.broker.replicas.led["t", index].log.log_end_offset == 0
     assert not verification.guards
     assert client.produce(producer, "t", index, version=11) is ErrorCode.NONE

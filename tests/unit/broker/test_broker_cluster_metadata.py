@@ -4,10 +4,10 @@ import logging
 from random import Random
 
 import pytest
-from doors import DoorUnderTest, World, codes
 
-from tidelog.broker import controllership
-from tidelog.broker.change_log import read_snapshot
+from tests.unit.broker.doors import DoorUnderTest, World, codes
+from tidelog.broker.metadata import controller_runtime
+from tidelog.broker.metadata.change_log import read_snapshot
 from tidelog.controller.commands import (
     AllocateProducerIds,
     DeleteTopics,
@@ -299,7 +299,7 @@ def test_a_large_decision_goes_in_parts() -> None:
     assert codes(answers[0]) == [ErrorCode.NONE]
     assert len(third.metadata.image.topics["large"].partitions) == 9_500
     sizes = [len(commit) for commit in world.cluster.commits]
-    assert max(sizes) <= controllership.COMMIT_WRITES_MAX + 5 and sizes[-1] > 1_000
+    assert max(sizes) <= controller_runtime.COMMIT_WRITES_MAX + 5 and sizes[-1] > 1_000
     assert first.store.get("unfinished") is None
     same_images(world)
     answers = third.submit(DeleteTopics((TopicReference("large"),)))
@@ -312,7 +312,7 @@ def test_a_large_decision_goes_in_parts() -> None:
 def test_the_next_controller_ends_what_the_last_one_began(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controllership, "COMMIT_WRITES_MAX", 10)
+    monkeypatch.setattr(controller_runtime, "COMMIT_WRITES_MAX", 10)
     world = World()
     first, second, third = world.three()
     if command == "delete":

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker.command_codec import (
+from tidelog.broker.metadata.command_codec import (
     Decided,
     MalformedCommand,
     NotController,
@@ -54,7 +54,7 @@ def example(kind: Any, random: Random) -> Any:
         return "".join(random.choice('a"\\/\n\tö\U0001f600') for _ in range(random.randrange(5)))
     hints = typing.get_type_hints(kind)
     if is_dataclass(kind):
-        return kind(**{field.name: example(hints[field.name], random) for field in fields(kind)})
+        return kind(**{field.name: example(hints[field.name], random) for field in fields(kind)})  # type: ignore[operator]
     return kind(*(example(hint, random) for hint in hints.values()))
 
 

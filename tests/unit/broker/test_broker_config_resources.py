@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from kio.static.primitive import i8
-from test_broker_authorization import GuardedNode
-from test_broker_metadata_handlers import Node, body, change, describe, resource, versions
 
+from tests.unit.broker.test_broker_authorization import GuardedNode
+from tests.unit.broker.test_broker_metadata_handlers import Node, body, change, describe, resource, versions
 from tidelog.model.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.image import ClusterImage
@@ -17,7 +17,7 @@ from tidelog.model.metadata import ConfigRecord, record_from_entry
 
 CLIENT_METRICS, GROUP, LOGGER = 16, 32, 8
 SET, DELETE, APPEND = 0, 1, 2
-LOGGER_NAME = "tidelog.broker.dispatch"
+LOGGER_NAME = "tidelog.broker.requests.dispatch"
 
 
 @pytest.fixture(autouse=True)

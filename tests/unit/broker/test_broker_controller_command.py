@@ -3,11 +3,11 @@
 import struct
 
 import pytest
-from node import NodeUnderTest
 
-from tidelog.broker.command_codec import Decided, NotController, decode_answer, encode_command
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
-from tidelog.broker.submitting import CONTROLLER_COMMAND_KEY
+from tests.unit.broker.node import NodeUnderTest
+from tidelog.broker.metadata.command_codec import Decided, NotController, decode_answer, encode_command
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import CloseConnection, PendingAnswer
 from tidelog.controller.commands import (
     AllocateProducerIds,
     BrokersChanged,
@@ -16,11 +16,11 @@ from tidelog.controller.commands import (
     TopicCreated,
     TopicSpec,
 )
-from tidelog.protocol.apis import APIS
+from tidelog.protocol.apis import APIS, CONTROLLER_COMMAND
 
 
 def frame(body: bytes, version: int = 0) -> bytes:
-    return struct.pack(">hhih", CONTROLLER_COMMAND_KEY, version, 5, 8) + b"broker-2" + body
+    return struct.pack(">hhih", CONTROLLER_COMMAND, version, 5, 8) + b"broker-2" + body
 
 
 def answer_of(raw: object) -> Decided | NotController:
@@ -73,4 +73,4 @@ def test_only_the_listener_of_brokers_takes_commands() -> None:
 
 
 def test_clients_are_not_told_of_it() -> None:
-    assert CONTROLLER_COMMAND_KEY not in APIS
+    assert CONTROLLER_COMMAND not in APIS

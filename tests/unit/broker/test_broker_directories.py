@@ -7,13 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_memory_cluster import InMemoryCluster, Node, Produced
 
-from tidelog.broker.directory_failures import DirectoryFailures
-from tidelog.broker.handlers import describe_log_dirs
-from tidelog.broker.partition import Partition
-from tidelog.broker.replica_fetcher import ReplicaFetcher
-from tidelog.broker.replication import Replication
+from tests.support.in_memory_cluster import InMemoryCluster, Node, Produced
+from tests.support.simulated_disk import SimulatedDisk
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.replication.directory_failure_reports import DirectoryFailureReports
+from tidelog.broker.replication.replica_fetcher import ReplicaFetcher
+from tidelog.broker.replication.replica_homes import ReplicaHomes
+from tidelog.broker.replication.replication import Replication
+from tidelog.broker.requests.handlers import describe_log_dirs
 from tidelog.controller import partition_change
 from tidelog.controller.commands import (
     AlterReassignments,
@@ -27,12 +29,11 @@ from tidelog.controller.partition_change import PartitionDraft
 from tidelog.model.errors import ErrorCode
 from tidelog.model.events import COMMITTED_RECORDS_CUT, CUT_REFUSED, DIRECTORY_FAILED
 from tidelog.model.identifiers import MIGRATING_DIRECTORY, NO_LEADER, TopicPartition
-from tidelog.protocol.replica_fetch import AnsweredPartition
+from tidelog.protocol.fetch_client import AnsweredPartition
 from tidelog.storage import log_directory
 from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT
 from tidelog.storage.log_directories import Home, LogDirectories
 from tidelog.storage.log_directory import LogDirectoryUnusable
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 PARTITIONS = 4
 
@@ -46,7 +47,7 @@ def produce(cluster: InMemoryCluster, *values: bytes, index: int = 0) -> Produce
     return produced
 
 
-def cluster_with_records(**settings: str) -> InMemoryCluster:
+def cluster_with_records(**settings: Any) -> InMemoryCluster:
     """Three brokers with two directories each, and ten acknowledged records in every partition."""
     cluster = InMemoryCluster(log_dirs="/x,/y", **settings)
     cluster.create_topic("t", partitions=PARTITIONS, min_insync_replicas="2")
@@ -62,7 +63,7 @@ def in_sync(cluster: InMemoryCluster, index: int, *node_ids: int) -> bool:
         return False
     state = cluster.state("t", index)
     wanted = node_ids or state.replicas
-    replicas = [cluster.broker(node_id).replica("t", index) for node_id in wanted]
+    replicas = [cluster.broker(node_id).replicas.replica("t", index) for node_id in wanted]
     ends = {replica.log.log_end_offset if replica is not None else -1 for replica in replicas}
     return set(state.isr) == set(wanted) and len(ends) == 1 and ends != {-1}
 
@@ -126,26 +127,27 @@ def test_an_empty_directory_never_leads_and_nothing_is_lost() -> None:
     for index in range(PARTITIONS):
         state = cluster.state("t", index)
         assert state.leader == (NO_LEADER if index in lost else 1)
-        assert (cluster.broker(1).replica("t", index) is None) == (index in lost)
+        assert (cluster.broker(1).replicas.replica("t", index) is None) == (index in lost)
     start(cluster, 2)
     start(cluster, 3)
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i, *((2, 3) if i in lost else (1, 2, 3))))
+        cluster.run_until(lambda i=index: in_sync(cluster, i, *((2, 3) if i in lost else (1, 2, 3))))  # type: ignore[misc]
         for node_id in cluster.state("t", index).isr:
             assert cluster.replica(node_id, "t", index).log.log_end_offset == 10
     # It stays out of use, and everybody can see it.
     request: Any = SimpleNamespace(body=SimpleNamespace(topics=None))
-    shown: Any = describe_log_dirs.handle(cluster.broker(1), request)
+    broker = cluster.broker(1)
+    shown: Any = describe_log_dirs.Handler(broker.log_directories, broker.log_moves).handle(request)
     assert {row["log_dir"]: row["error_code"] for row in shown["results"]} == {
         "/x": ErrorCode.NONE,
         "/y": ErrorCode.KAFKA_STORAGE_ERROR,
     }
-    assert cluster.broker(1).absence("t", lost[0]) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert cluster.broker(1).replicas.absence("t", lost[0]) is ErrorCode.KAFKA_STORAGE_ERROR
     assert cluster.broker(2).image.brokers[1].offline_directories == 1
     # Somebody says that it is lost: the replicas are copied again.
     start(cluster, 1, tidelog_lost_directories=lost_id)
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
     assert len({path_of(cluster, 1, index) for index in range(PARTITIONS)}) == 2
 
 
@@ -163,7 +165,7 @@ def test_a_directory_that_was_only_away_is_used_again() -> None:
     start(cluster, 1, before=bring_back)
     start(cluster, 3)
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
         assert cluster.replica(1, "t", index).log.log_end_offset == 10
 
 
@@ -174,7 +176,7 @@ def test_the_order_of_the_directories_does_not_matter() -> None:
     for node_id in (1, 2, 3):
         start(cluster, node_id, log_dirs="/y,/x")
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
     assert [path_of(cluster, 1, index) for index in range(PARTITIONS)] == before
 
 
@@ -182,14 +184,14 @@ def test_a_directory_that_is_taken_out_of_log_dirs_is_copied_again() -> None:
     cluster = cluster_with_records()
     start(cluster, 1, log_dirs="/x")
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
         assert path_of(cluster, 1, index) == "/x"
     # It comes back with old copies, which count for nothing.
     for index in range(PARTITIONS):
         produce(cluster, b"more", index=index)
     start(cluster, 1, log_dirs="/x,/y")
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
         assert path_of(cluster, 1, index) == "/x"
         assert cluster.replica(1, "t", index).log.log_end_offset == 11
 
@@ -203,7 +205,7 @@ def test_the_last_copy_waits_for_its_directory_or_is_given_up_by_an_election() -
         (node_id, index)
         for node_id in cluster.nodes
         for index in range(2)
-        if cluster.broker(node_id).replica("t", index) is not None
+        if cluster.broker(node_id).replicas.replica("t", index) is not None
     )
     directory = path_of(cluster, holder, index)
     start(cluster, holder, before=lambda disk: disk.rename(directory, "/away"))
@@ -293,7 +295,7 @@ def test_a_directory_that_fails_takes_its_leaders_away_at_once() -> None:
     # After a start with a mended disk everything is as before.
     start(cluster, leader)
     for each in range(PARTITIONS):
-        cluster.run_until(lambda i=each: in_sync(cluster, i))
+        cluster.run_until(lambda i=each: in_sync(cluster, i))  # type: ignore[misc]
 
 
 def test_leaders_do_not_wait_for_a_follower_whose_directory_failed() -> None:
@@ -373,7 +375,7 @@ def test_a_follower_keeps_what_is_committed_from_a_leader_that_lacks_it() -> Non
         cluster.run_for(3_000)
         assert cluster.replica(node_id, "t").log.log_end_offset == 10, "it keeps its records"
         assert events(cluster, node_id, CUT_REFUSED) >= 1
-        refused = cluster.broker(node_id).replication.refused_cuts[TopicPartition("t", 0)]
+        refused = cluster.broker(node_id).followed_logs.refused_cuts[TopicPartition("t", 0)]
         assert (refused.leader_id, refused.high_watermark, refused.offset) == (1, 10, 0)
     assert cluster.state("t").isr == (1,)
     # Without that leader, the records are served again.
@@ -385,7 +387,7 @@ def test_a_follower_keeps_what_is_committed_from_a_leader_that_lacks_it() -> Non
     cluster.controller.broker.metadata.submit(command, results.extend)
     cluster.run_until(lambda: in_sync(cluster, 0, 2, 3))
     assert cluster.replica(2, "t").log.log_end_offset == 10
-    assert not cluster.broker(2).replication.refused_cuts
+    assert not cluster.broker(2).followed_logs.refused_cuts
 
 
 def test_after_an_unclean_election_committed_records_are_cut_loudly() -> None:
@@ -430,7 +432,7 @@ def _announced_move() -> tuple[InMemoryCluster, int, str, str]:
     holder = cluster.state("t").leader
     broker = cluster.broker(holder)
     home, target = _move(cluster, holder)
-    cluster.run_until(lambda: broker.placements._in_flight)
+    cluster.run_until(lambda: broker.placements._reports.in_flight)
     return cluster, holder, home, target
 
 
@@ -443,7 +445,7 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
     cluster.nodes[holder].disk.fail_directory(home)
     broker.directory_failures.failed(broker.log_directories.directory_of(TopicPartition("t", 0)), "broken")
     cluster.run_for(3_000)
-    assert broker.replica("t", 0) is None, f"an empty log begins in {target}"
+    assert broker.replicas.replica("t", 0) is None, f"an empty log begins in {target}"
     state = cluster.state("t")
     assert (state.leader, state.elr) == (NO_LEADER, (holder,))
     assert state.directory_of(holder) == ids[home], "it comes back with its directory"
@@ -479,7 +481,7 @@ def test_a_directory_fails_after_a_topic_went_whose_log_was_moving(monkeypatch: 
     cluster.run_until(lambda: all(in_sync(cluster, index) for index in range(2)))
     node_id = next(each for each in cluster.nodes if cluster.nodes[each] is not cluster.controller)
     broker = cluster.broker(node_id)
-    monkeypatch.setattr(broker.placements, "_send", lambda: None)
+    monkeypatch.setattr(broker.placements._reports, "_send", lambda: None)
     _move(cluster, node_id)
     cluster.run_until(lambda: TopicPartition("t", 0) in broker.log_moves.announced)
     assert cluster.controller is not None
@@ -508,7 +510,7 @@ def test_two_folders_of_a_replica_that_went_elsewhere_are_set_aside() -> None:
     cluster.run_until(lambda: in_sync(cluster, index, 2, 3))
     _reassign(cluster, index, 2, 3)
     node = start(cluster, 1)
-    assert node.broker.replica("t", index) is None
+    assert node.broker.replicas.replica("t", index) is None
     for path in ("/x", "/y"):
         names = node.disk.list(path)
         assert f"t-{index}" not in names
@@ -542,7 +544,7 @@ def test_a_directory_that_is_away_is_waited_for_when_the_others_lost_their_power
         cluster.create_topic("t", min_insync_replicas="2")
         for number in range(10):
             assert produce(cluster, b"%d" % number).error is ErrorCode.NONE
-        cluster.run_until(lambda c=cluster: in_sync(c, 0))
+        cluster.run_until(lambda c=cluster: in_sync(c, 0))  # type: ignore[misc]
         plan = cluster.replica(3, "t").log.flush_plan()
         assert plan is not None
         plan.run()
@@ -610,16 +612,16 @@ def test_an_offset_out_of_range_is_no_leave_to_cut_either() -> None:
     cluster = cluster_with_records()
     follower = next(each for each in cluster.state("t").replicas if each != cluster.state("t").leader)
     partition = cluster.replica(follower, "t")
-    replication = cluster.broker(follower).replication
-    fetcher = replication.fetchers[cluster.state("t").leader]
+    broker = cluster.broker(follower)
+    fetcher = broker.fetchers.by_leader[cluster.state("t").leader]
     key = (partition.topic_id, 0)
     answered = AnsweredPartition(
-        partition.topic_id, 0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, 4, memoryview(b""), None, None
+        partition.topic_id, 0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, 4, None, -1, memoryview(b"")
     )
     cluster.run_until(lambda: partition.high_watermark == 10)
     fetcher._heed_error(key, partition, answered)
     assert (partition.log.log_start_offset, partition.log.log_end_offset) == (0, 10)
-    assert replication.refused_cuts[TopicPartition("t", 0)].offset == 4
+    assert broker.followed_logs.refused_cuts[TopicPartition("t", 0)].offset == 4
     # Where everything the follower has was deleted by the leader it begins behind that.
     fetcher._heed_error(key, partition, answered._replace(log_start_offset=12))
     assert (partition.log.log_start_offset, partition.log.log_end_offset) == (12, 12)
@@ -653,12 +655,12 @@ def test_a_cluster_of_an_older_version_goes_on(lost: str | None) -> None:
         start(cluster, node_id, before=lambda disk, d=damage: disk.remove_tree("/x") if d else None)
     for index in range(PARTITIONS):
         wanted = (2, 3) if index in in_lost else (1, 2, 3)
-        cluster.run_until(lambda i=index, w=wanted: in_sync(cluster, i, *w))
+        cluster.run_until(lambda i=index, w=wanted: in_sync(cluster, i, *w))  # type: ignore[misc]
         for node_id in wanted:
             assert cluster.replica(node_id, "t", index).log.log_end_offset == 10
             ids = directory_ids(cluster, node_id)
             cluster.run_until(
-                lambda i=index, n=node_id, known=ids: (
+                lambda i=index, n=node_id, known=ids: (  # type: ignore[misc]
                     cluster.state("t", i).directory_of(n) == known[path_of(cluster, n, i)]
                 )
             )
@@ -677,17 +679,17 @@ def test_an_older_version_did_not_tell_of_the_directory_that_is_empty_now(noted:
     assert lost
     for index in range(PARTITIONS):
         assert cluster.state("t", index).leader == (NO_LEADER if index in lost else 1)
-        assert (cluster.broker(1).replica("t", index) is None) == (index in lost)
+        assert (cluster.broker(1).replicas.replica("t", index) is None) == (index in lost)
     assert [each.path for each in cluster.broker(1).log_directories.offline] == ["/y"]
     for node_id in (2, 3):
         start(cluster, node_id)
     for index in lost:
-        cluster.run_until(lambda i=index: in_sync(cluster, i, 2, 3))
+        cluster.run_until(lambda i=index: in_sync(cluster, i, 2, 3))  # type: ignore[misc]
         assert cluster.replica(2, "t", index).log.log_end_offset == 10
     # The cluster knows now: the directory is a new one.
     start(cluster, 1)
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
         assert cluster.replica(1, "t", index).log.log_end_offset == 10
         assert cluster.state("t", index).unclean_leader_epoch < 0
     assert len(directory_ids(cluster, 1)) == 2
@@ -733,7 +735,7 @@ MUTANTS: dict[str, tuple[list[tuple[Any, str, Any]], Callable[[], None]]] = {
     "an empty directory is accepted": (
         [
             (log_directory, "_held_back", lambda *what: ""),
-            (Replication, "_can_open", lambda self, place, state: True),
+            (ReplicaHomes, "may_open", lambda self, place, state: True),
         ],
         test_an_empty_directory_never_leads_and_nothing_is_lost,
     ),
@@ -746,7 +748,7 @@ MUTANTS: dict[str, tuple[list[tuple[Any, str, Any]], Callable[[], None]]] = {
         test_an_old_copy_does_not_count_while_the_newer_one_is_away,
     ),
     "the controller is not told of a failed directory": (
-        [(DirectoryFailures, "_tell", lambda self: None)],
+        [(DirectoryFailureReports, "_tell", lambda self: None)],
         test_a_directory_that_fails_takes_its_leaders_away_at_once,
     ),
 }

@@ -7,8 +7,10 @@ from functools import partial
 from random import Random
 
 import pytest
-from in_memory_cluster import InMemoryCluster, Node
-from test_broker_directories import (
+
+from tests.support.in_memory_cluster import InMemoryCluster, Node
+from tests.support.simulated_disk import SimulatedDisk, SimulatedFile
+from tests.unit.broker.test_broker_directories import (
     PARTITIONS,
     cluster_with_records,
     directory_ids,
@@ -18,7 +20,6 @@ from test_broker_directories import (
     produce,
     start,
 )
-
 from tidelog.controller.commands import ElectionType, ElectLeaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
@@ -26,7 +27,6 @@ from tidelog.storage.boot_id import BOOT_ID, FAILED_DIRECTORIES
 from tidelog.storage.checkpoints import REPLICATION_OFFSET_CHECKPOINT, read_offsets
 from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.log_directory import CLEAN_SHUTDOWN
-from tidelog.storage.simulated_disk import SimulatedDisk, SimulatedFile
 
 T0 = TopicPartition("t", 0)
 #: as long as it takes until the checkpoints speak of everything
@@ -40,12 +40,18 @@ def shorten(disk: SimulatedDisk, path: str) -> None:
     file.close()
 
 
+def noted(cluster: InMemoryCluster, node_id: int) -> int:
+    """The high watermark of partition 0 that is on the disk."""
+    path = f"{path_of(cluster, node_id, 0)}/{REPLICATION_OFFSET_CHECKPOINT}"
+    return read_offsets(cluster.nodes[node_id].disk, path)[T0]
+
+
 def checkpoint(node: Node) -> None:
-    node.broker.log_directories.checkpoint_plan(node.broker.high_watermarks()).run()
+    node.broker.log_directories.checkpoint_plan(node.broker.replicas.high_watermarks()).run()
 
 
 def everybody_has_everything(cluster: InMemoryCluster, *, count: int = 10) -> bool:
-    replicas = [cluster.broker(node_id).replica("t", 0) for node_id in cluster.nodes]
+    replicas = [cluster.broker(node_id).replicas.replica("t", 0) for node_id in cluster.nodes]
     ends = [None if replica is None else replica.log.log_end_offset for replica in replicas]
     return in_sync(cluster, 0) and ends == [count] * len(replicas)
 
@@ -70,7 +76,7 @@ def test_a_log_that_is_shorter_than_its_watermark_waits_for_a_better_one() -> No
     start(cluster, 3)
     cluster.run_until(lambda: everybody_has_everything(cluster))
     assert cluster.state("t").unclean_leader_epoch < 0
-    assert not any(cluster.broker(node_id).replication.doubts for node_id in cluster.nodes)
+    assert not any(cluster.broker(node_id).replicas.doubts for node_id in cluster.nodes)
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -154,7 +160,7 @@ def test_whatever_is_lost_one_replica_that_has_everything_is_enough(seed: int) -
             disk.remove_tree(f"{paths[node_id]}/t-0")
 
     for node_id in random.sample(list(paths), 3):
-        cluster.restart(node_id, before=lambda disk, lost=node_id: lose(disk, lost))
+        cluster.restart(node_id, before=lambda disk, lost=node_id: lose(disk, lost))  # type: ignore[misc]
         for _ in range(random.randint(0, 3)):
             cluster.run_for(random.choice((0, 1, 5, 20, 200)))
             victim = random.choice([each for each in paths if not cluster.nodes[each].dead])
@@ -193,7 +199,7 @@ def test_the_only_replica_waits_for_its_folder_or_for_an_unclean_election() -> N
     start(cluster, 1, before=lambda disk: disk.rename("/data/t-0", "/data/away"))
     state = cluster.state("t")
     assert (state.leader, state.elr, state.directories) == (NO_LEADER, (1,), (LOST_DIRECTORY,))
-    assert cluster.broker(1).absence("t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert cluster.broker(1).replicas.absence("t", 0) is ErrorCode.KAFKA_STORAGE_ERROR
     assert cluster.controller is not None
     command = ElectLeaders(ElectionType.UNCLEAN, (T0,))
     cluster.controller.broker.metadata.submit(command, lambda _: None)
@@ -223,7 +229,7 @@ def test_a_doubt_that_the_registration_came_too_early_for_is_told_after_it() -> 
         )
         start(cluster, 1, before=lambda disk: shorten(disk, path))
     assert cluster.state("t").leader == 1
-    cluster.broker(1).open_unopened()
+    cluster.broker(1).replication._open_unopened()
     assert cluster.leader("t") is None, "it does not lead before the cluster knows"
     cluster.run_until(lambda: cluster.state("t").last_known_elr == (1,))
     for node_id in (2, 3):
@@ -383,4 +389,26 @@ def test_a_directory_that_failed_is_in_doubt_whenever_it_comes_back() -> None:
     assert not node.broker.log_directories.kept_their_ends
     assert not node.disk.exists(f"{other}/{FAILED_DIRECTORIES}")
     for index in range(PARTITIONS):
-        cluster.run_until(lambda i=index: in_sync(cluster, i))
+        cluster.run_until(lambda i=index: in_sync(cluster, i))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("everything", [True, False], ids=["everything", "high watermarks"])
+@pytest.mark.parametrize("under_way", [True, False], ids=["one is under way", "none is"])
+def test_a_watermark_that_went_down_and_up_between_two_notes_is_noted(
+    everything: bool, under_way: bool
+) -> None:
+    """It is where the last note has it, but what was written since, before a cut, is lower."""
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    checkpoints, replica = cluster.broker(2).checkpoints, cluster.replica(2, "t")
+    committed = replica.high_watermark
+    assert noted(cluster, 2) == committed > 0
+    if under_way:
+        checkpoints.write_high_watermarks_now()
+        checkpoints._note_high_watermarks()
+    replica.high_watermark = 0
+    (checkpoints.write_now if everything else checkpoints.write_high_watermarks_now)()
+    replica.high_watermark = committed
+    assert noted(cluster, 2) == 0
+    cluster.run_for(NOTED_MS)
+    assert noted(cluster, 2) == committed

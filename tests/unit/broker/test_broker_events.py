@@ -3,13 +3,12 @@
 import logging
 
 import pytest
-from in_memory_cluster import InMemoryCluster
-from node import ManualClock, NodeUnderTest, produce_frame
-from placed_topics import place_topic
-from prometheus_text import read, value
 
-from tidelog.broker.events import KEPT_MAX, PER_CAUSE_MAX, Events
-from tidelog.broker.scrape import Scrape
+from tests.support.in_memory_cluster import InMemoryCluster
+from tests.support.placed_topics import place_topic
+from tests.support.prometheus_text import read, value
+from tests.unit.broker.node import ManualClock, NodeUnderTest, produce_frame
+from tidelog.broker.runtime.events import KEPT_MAX, PER_CAUSE_MAX, Events
 from tidelog.model.events import (
     BROKER_CAME,
     BROKER_WENT,
@@ -134,7 +133,7 @@ class TestCluster:
         cluster.kill(victim)
         cluster.run_until(lambda: bool(told(controller.broker, LEADER_LOST)))
         assert told(controller.broker, LEADER_LOST)[-1].fields["topic"] == "alone"
-        families = read("".join(Scrape(controller.broker).run()))
+        families = read("".join(controller.broker.scrape.get().run()))
         assert value(families, "tidelog_offline_partitions") == 1
 
     def test_a_lost_session_is_told_by_who_lost_it(self, cluster: InMemoryCluster) -> None:
@@ -143,7 +142,7 @@ class TestCluster:
         cluster.run_until(lambda: bool(told(victim.broker, SESSION_LOST)))
         [lost] = told(victim.broker, SESSION_LOST)
         assert lost.cause_id.startswith("session-") and lost.cause
-        families = read("".join(Scrape(victim.broker).run()))
+        families = read("".join(victim.broker.scrape.get().run()))
         assert value(families, "tidelog_session_losses_total") == 1
 
     def test_a_controller_is_elected_once(self, cluster: InMemoryCluster) -> None:
@@ -157,7 +156,7 @@ class TestCluster:
         cluster.run_for(3_000)
         under = 0.0
         for node in cluster.living:
-            families = read("".join(Scrape(node.broker).run()))
+            families = read("".join(node.broker.scrape.get().run()))
             under += value(families, "tidelog_under_replicated_partitions")
         assert under == 1
 

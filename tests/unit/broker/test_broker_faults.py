@@ -4,9 +4,9 @@ import struct
 from typing import Any
 
 import pytest
-from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
-from tidelog.broker.dispatch import CloseConnection
+from tests.unit.broker.node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
+from tidelog.broker.requests.request import CloseConnection
 from tidelog.controller.commands import CreateTopics, TopicCreated, TopicSpec
 from tidelog.model.errors import ErrorCode
 from tidelog.storage.flush_plan import SyncFailed
@@ -28,10 +28,12 @@ def test_a_log_that_cannot_be_opened_does_not_stop_metadata(monkeypatch: pytest.
     for name in ("bad", "good"):
         node.broker.metadata.submit(CreateTopics((TopicSpec(name, 1, 1),)), results.extend)
     assert [type(result) for result in results] == [TopicCreated, TopicCreated]
-    assert node.broker.partition("good", 0) is not None and node.broker.partition("bad", 0) is None
+    assert (
+        node.broker.replicas.leader("good", 0) is not None and node.broker.replicas.leader("bad", 0) is None
+    )
     broken = False
     node.advance(2_000)
-    assert node.broker.partition("bad", 0) is not None, "housekeeping tries again"
+    assert node.broker.replicas.leader("bad", 0) is not None, "housekeeping tries again"
 
 
 def test_a_read_fault_is_answered_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +48,7 @@ def test_a_read_fault_is_answered_where_it_belongs(monkeypatch: pytest.MonkeyPat
     produced = joined(node.handle(produce_frame(3, batch(b"x"))))
     assert struct.unpack_from(">h", produced, 8 + 4 + 3 + 4 + 4) == (0,), "the producer is not concerned"
     assert struct.pack(">ih", 0, ErrorCode.KAFKA_STORAGE_ERROR) in joined(pending)
-    assert node.broker.parking.count == 0
+    assert node.broker.purgatory.count == 0
 
 
 def test_a_failed_sync_is_not_forgotten() -> None:
@@ -57,19 +59,19 @@ def test_a_failed_sync_is_not_forgotten() -> None:
     node = NodeUnderTest()
     node.create_topic("t", flush_messages="1")
     good_background = node.broker.flusher._background
-    node.broker.flusher._background = Failing()
+    node.broker.flusher._background = Failing()  # type: ignore[assignment]
     node.handle(produce_frame(3, batch(b"x")))
     node.broker.flusher._background = good_background
     again = joined(node.handle(produce_frame(3, batch(b"y"))))
     assert struct.unpack_from(">h", again, 8 + 4 + 3 + 4 + 4) == (ErrorCode.KAFKA_STORAGE_ERROR,)
-    assert node.broker.partitions["t", 0].log.recovery_point == 0
+    assert node.broker.replicas.led["t", 0].log.recovery_point == 0
 
 
 def test_acks_0_is_flushed_too() -> None:
     node = NodeUnderTest()
     node.create_topic("t", flush_messages="1")
     assert node.handle(produce_frame(3, batch(b"x"), acks=0)) is None
-    assert node.broker.partitions["t", 0].log.recovery_point == 1
+    assert node.broker.replicas.led["t", 0].log.recovery_point == 1
 
 
 def test_a_deleted_topic_does_not_make_a_consumer_poll_in_a_circle() -> None:

@@ -4,18 +4,14 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from in_memory_cluster import InMemoryCluster, joined
-
-from tidelog.broker.dispatch import ConnectionContext, PendingAnswer
+from tests.support.in_memory_cluster import InMemoryCluster, joined
+from tests.unit.broker.test_broker_timers_and_parking import CountingWaiter
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import PendingAnswer
 from tidelog.client.requests import frame_prefix
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol.replica_fetch import (
-    FETCH_VERSION,
-    FetchAnswer,
-    WantedPartition,
-    decode_response,
-    encode_request,
-)
+from tidelog.protocol.fetch import FetchPartition, FetchRequest
+from tidelog.protocol.fetch_client import FOLLOWER_VERSION, FetchAnswer, decode_response, encode_request
 
 FETCH = 1
 
@@ -37,28 +33,29 @@ class Follower:
         self.session_epoch = 0
 
     def ask(self, *wanted: tuple[int, int], forget: tuple[int, ...] = (), **how: Any) -> Any:
-        body = encode_request(
-            replica_id=2,
-            replica_epoch=how.get("replica_epoch", self.epoch),
-            max_wait_ms=how.get("max_wait_ms", 500),
-            min_bytes=1,
-            max_bytes=how.get("max_bytes", 1 << 20),
-            partition_max_bytes=1 << 20,
-            session_id=self.session_id,
-            session_epoch=self.session_epoch,
-            topics=[(self.topic_id, [WantedPartition(index, 0, offset, -1, 0) for index, offset in wanted])]
-            if wanted
-            else [],
-            forgotten=[(self.topic_id, forget)] if forget else [],
+        rows = [FetchPartition(index, 0, offset, -1, 0, 1 << 20) for index, offset in wanted]
+        asked = FetchRequest(
+            2,
+            how.get("max_wait_ms", 500),
+            1,
+            how.get("max_bytes", 1 << 20),
+            0,
+            self.session_id,
+            self.session_epoch,
+            [(self.topic_id, rows)] if rows else [],
+            [(self.topic_id, list(forget))] if forget else [],
+            "",
+            how.get("replica_epoch", self.epoch),
         )
-        frame = frame_prefix(FETCH, FETCH_VERSION, 1, b"broker-2", len(body))[4:] + body
+        body = encode_request(FOLLOWER_VERSION, asked)
+        frame = frame_prefix(FETCH, FOLLOWER_VERSION, 1, b"broker-2", len(body))[4:] + body
         context = ConnectionContext("host2", 1, "PLAINTEXT")
         answer = self.leader.dispatcher.handle(context, memoryview(bytearray(frame)))
-        self.leader.broker.wake_progressed()
+        self.leader.broker.turn.wake()
         self.session_epoch += 1
         return answer
 
-    def open(self) -> FetchAnswer:
+    def open(self) -> FetchAnswer[UUID]:
         answer = read(self.ask(*((index, 0) for index in self.led)))
         self.session_id = answer.session_id
         return answer
@@ -68,13 +65,13 @@ class Follower:
         self.cluster.run_until(lambda: produced)
 
 
-def read(answer: Any) -> FetchAnswer:
+def read(answer: Any) -> FetchAnswer[UUID]:
     chunks = answer.chunks if isinstance(answer, PendingAnswer) else answer
     assert chunks is not None, "no answer yet"
-    return decode_response(memoryview(joined(chunks))[9:])
+    return decode_response(FOLLOWER_VERSION, memoryview(joined(chunks))[9:])
 
 
-def indexes(answer: FetchAnswer) -> list[int]:
+def indexes(answer: FetchAnswer[UUID]) -> list[int]:
     return [row.partition for row in answer.partitions]
 
 
@@ -155,7 +152,7 @@ def test_a_forgotten_partition_is_silent_and_an_empty_session_ends() -> None:
     assert read(one.ask()).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     feeds_left = [
         waiter
-        for partition in one.leader.broker.partitions.values()
+        for partition in one.leader.broker.replicas.led.values()
         for waiter in partition.waiters
         if type(waiter).__name__ == "FollowerFeed"
     ]
@@ -167,11 +164,16 @@ def test_a_partition_that_is_led_elsewhere_is_an_error_at_once() -> None:
     one.open()
     waiting = one.ask()
     image = one.leader.broker.image
-    partition = one.leader.broker.partitions["t", one.led[0]]
+    partition = one.leader.broker.replicas.led["t", one.led[0]]
     state = image.topics["t"].partitions[one.led[0]]
-    one.leader.broker.replication._follow(partition, replace(state, leader=2, leader_epoch=1))
-    one.leader.broker.wake_progressed()
-    one.leader.broker.replication.feeds.answer_due()
+    others: list[str] = []
+    other = CountingWaiter()
+    other.deliver_to(others.append)
+    one.leader.broker.purgatory.park(other, (partition,), 1 << 60)
+    one.leader.broker.roles._follow(partition, replace(state, leader=2, leader_epoch=1))
+    assert others == ["expired"] and not partition.waiters
+    one.leader.broker.turn.wake()
+    one.leader.broker.follower_feeds.answer_due()
     answer = read(waiting)
     assert [(row.partition, row.error) for row in answer.partitions] == [
         (one.led[0], ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -8,13 +8,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from node import NodeUnderTest, joined
-from test_broker_authorization import TOPIC, GuardedNode
 
-from tidelog.broker import authorization as authorization_module
-from tidelog.broker import dispatch, fetch_sessions
-from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.parking import Parked
+from tests.unit.broker.node import NodeUnderTest, joined
+from tests.unit.broker.test_broker_authorization import TOPIC, GuardedNode
+from tidelog.broker.replicas import fetch_sessions
+from tidelog.broker.replicas.fetch_sessions import FetchSessions
+from tidelog.broker.requests import authorization as authorization_module
+from tidelog.broker.requests import dispatch
+from tidelog.broker.requests.dispatch import Calls
+from tidelog.broker.runtime.purgatory import DelayedAnswer
 from tidelog.model.acls import AclOperation, PatternType
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -211,11 +213,16 @@ def test_metadata_answers_are_kept_by_bytes(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("count", [10, 5_000])
 def test_a_long_answer_that_comes_later_is_written_in_slices(count: int) -> None:
-    node = NodeUnderTest()
     calls: list[Callable[[], None]] = []
-    node.dispatcher.run_in_slices = calls.append
+
+    class Later(Calls):
+        def later(self, call: Callable[[], None]) -> None:
+            calls.append(call)
+
+    node = NodeUnderTest()
+    node.dispatcher = node.broker.make_dispatcher(Later())
     delete_topics = next(api for api in APIS.values() if api.name == "DeleteTopics")
-    parked = Parked()
+    parked = DelayedAnswer()
     pending = node.dispatcher._settle_control(node.context, parked, delete_topics, 6, 7)
     rows = [{"name": f"t{number}", "error_code": ErrorCode.NONE} for number in range(count)]
     parked.answer({"responses": rows})
@@ -275,6 +282,6 @@ def test_the_longest_names_that_are_taken_can_be_told_to_everybody(api: str) -> 
     assert len(described.members) == 1 and described.members[0].client_id == client_id.decode()
     assert [group.group_id for group in call("ListGroups", 5).groups] == [longest]
     for index in range(1):
-        node.broker.groups.unload(index)
-        node.broker.groups.load(index)
+        node.broker.groups.get().unload(index)
+        node.broker.groups.get().load(index)
     assert [group.group_id for group in call("ListGroups", 5).groups] == [longest]

@@ -1,14 +1,15 @@
 """When a broker gives up its session by itself: the loop, the thread beside it, the disks."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from in_memory_cluster import InMemoryCluster
-from node import ManualClock
-from placed_topics import place_topic
 
-from tidelog.broker.liveness import NEVER_NS, TICKS_COUNTED_MAX, Liveness
-from tidelog.broker.timers import Timers
+from tests.support.in_memory_cluster import InMemoryCluster
+from tests.support.placed_topics import place_topic
+from tests.unit.broker.node import ManualClock
+from tidelog.broker.runtime.liveness import NEVER_NS, TICKS_COUNTED_MAX, Liveness
+from tidelog.broker.runtime.timers import Timers
 from tidelog.model.errors import ErrorCode
 
 SESSION_MS = 9_000
@@ -32,13 +33,13 @@ class Loop:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.timers = Timers(self.clock)
-        self.liveness = Liveness(self.clock, self.timers, SESSION_MS)
-        self.disks = Disks()
-        self.liveness.disks = self.disks
         self.lapsed: list[str] = []
         self.ended = 0
-        self.liveness.on_lapse = self.lapsed.append
-        self.liveness.end_session = self._end
+        self.liveness = Liveness(
+            self.clock, self.timers, SESSION_MS, on_lapse=self.lapsed.append, end_session=self._end
+        )
+        self.disks = Disks()
+        self.liveness.disks = self.disks
         self.liveness.start()
 
     def _end(self) -> None:
@@ -176,26 +177,26 @@ class TestCluster:
         cluster = InMemoryCluster((1, 2, 3))
         place_topic(cluster, "t", 1, 2, 3)
         broker = cluster.nodes[1].broker
-        cluster.run_until(lambda: ("t", 0) in broker.partitions)
+        cluster.run_until(lambda: ("t", 0) in broker.replicas.led)
         before = broker.metadata.broker_epoch
         broker.metadata.lapse("for a test")
         # At once, whatever its image says: nothing of the next turn may be answered as a leader.
         assert broker.metadata.fenced and broker.metadata.broker_epoch == -1
-        assert broker.partitions == {}
-        assert broker.find_partition("t", 0)[1] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert broker.replicas.led == {}
+        assert broker.replicas.find("t", 0)[1] is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert broker.image.partition("t", 0).leader == 1  # type: ignore[union-attr]
         cluster.run_until(lambda: not broker.metadata.fenced)
         assert broker.metadata.broker_epoch > before
-        cluster.run_until(lambda: ("t", 0) in cluster.nodes[2].broker.partitions)
-        assert ("t", 0) in broker.followed
+        cluster.run_until(lambda: ("t", 0) in cluster.nodes[2].broker.replicas.led)
+        assert ("t", 0) in broker.replicas.followed
 
     def test_a_broker_whose_disk_hangs_follows_the_image_and_does_not_register(self) -> None:
         cluster = InMemoryCluster((1, 2, 3))
         place_topic(cluster, "t", 1, 2, 3)
         broker = cluster.nodes[1].broker
-        cluster.run_until(lambda: ("t", 0) in broker.partitions)
+        cluster.run_until(lambda: ("t", 0) in broker.replicas.led)
         answers = False
-        broker.metadata.may_enter = lambda: answers
+        broker.metadata._life = replace(broker.metadata._life, may_enter=lambda: answers)
         broker.metadata.lapse("for a test")
         cluster.run_for(5_000)
         assert broker.metadata.fenced
@@ -230,6 +231,6 @@ class TestCluster:
         place_topic(cluster, "t", 1)
         broker = cluster.nodes[1].broker
         broker.metadata.lapse("for a test")
-        assert ("t", 0) in broker.partitions
+        assert ("t", 0) in broker.replicas.led
         cluster.run_until(lambda: not broker.metadata.fenced)
-        assert ("t", 0) in broker.partitions
+        assert ("t", 0) in broker.replicas.led

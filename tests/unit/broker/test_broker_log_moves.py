@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
-from tidelog.broker import log_moves
-from tidelog.broker.handlers import alter_replica_log_dirs, describe_log_dirs
+from tests.unit.broker.node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
+from tidelog.broker.replication import log_copies
+from tidelog.broker.requests.handlers import alter_replica_log_dirs, describe_log_dirs
 from tidelog.controller.commands import DeleteTopics, TopicReference
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
@@ -32,7 +32,7 @@ def produce(node: NodeUnderTest, *values: bytes, **fields: Any) -> int:
 
 
 def where(node: NodeUnderTest) -> str:
-    log = node.broker.partitions["t", 0].log
+    log = node.broker.replicas.led["t", 0].log
     assert node.broker.log_directories.logs[T0] is log
     directory = node.broker.log_directories.directory_of(T0).path
     assert log.directory == f"{directory}/t-0"
@@ -46,13 +46,16 @@ def target(node: NodeUnderTest) -> str:
 def move(node: NodeUnderTest, path: str, topic: str = "t", index: int = 0) -> ErrorCode:
     topics = [SimpleNamespace(name=topic, partitions=[index])]
     body = SimpleNamespace(dirs=[SimpleNamespace(path=path, topics=topics)])
-    answer: Any = alter_replica_log_dirs.handle(node.broker, SimpleNamespace(body=body))  # type: ignore[arg-type]
+    request: Any = SimpleNamespace(body=body)
+    answer: Any = alter_replica_log_dirs.Handler(node.broker.log_moves).handle(request)
     return answer["results"][0]["partitions"][0]["error_code"]
 
 
 def shown(node: NodeUnderTest) -> dict[tuple[str, bool], int]:
     request: Any = SimpleNamespace(body=SimpleNamespace(topics=None))
-    answer: Any = describe_log_dirs.handle(node.broker, request)
+    answer: Any = describe_log_dirs.Handler(node.broker.log_directories, node.broker.log_moves).handle(
+        request
+    )
     return {
         (directory["log_dir"], row["is_future_key"]): row["offset_lag"]
         for directory in answer["results"]
@@ -62,7 +65,7 @@ def shown(node: NodeUnderTest) -> dict[tuple[str, bool], int]:
 
 
 def content(node: NodeUnderTest) -> bytes:
-    log = node.broker.partitions["t", 0].log
+    log = node.broker.replicas.led["t", 0].log
     data, offset = b"", log.log_start_offset
     while offset < log.log_end_offset:
         piece = log.read(offset, 1 << 20, log.log_end_offset)
@@ -81,7 +84,7 @@ def finish(node: NodeUnderTest) -> None:
 
 
 def test_a_log_moves_while_it_is_appended_to(node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_moves, "PIECE_BYTES", 500)
+    monkeypatch.setattr(log_copies, "PIECE_BYTES", 500)
     for number in range(30):
         produce(node, b"%d" % number * 50)
     start, goal = where(node), target(node)
@@ -108,7 +111,7 @@ def test_a_log_moves_while_it_is_appended_to(node: NodeUnderTest, monkeypatch: p
 
 
 def test_producers_epochs_and_open_transactions_move_along(node: NodeUnderTest) -> None:
-    partition = node.broker.partitions["t", 0]
+    partition = node.broker.replicas.led["t", 0]
     produce(node, b"first", producer_id=7, producer_epoch=0, base_sequence=0)
     produce(node, b"open", producer_id=8, producer_epoch=0, base_sequence=0)
     partition.log.begin_epoch(5)
@@ -159,27 +162,27 @@ def test_a_deleted_topic_takes_its_copy_along(node: NodeUnderTest) -> None:
 def test_records_deleted_meanwhile_are_not_in_the_copy(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_moves, "PIECE_BYTES", 500)
+    monkeypatch.setattr(log_copies, "PIECE_BYTES", 500)
     for number in range(20):
         produce(node, b"%d" % number * 50)
     assert move(node, target(node)) is ErrorCode.NONE
     node.advance(1)
-    node.broker.advance_log_start(node.broker.partitions["t", 0], 15)
+    node.broker.log_maintenance.advance_log_start(node.broker.replicas.led["t", 0], 15)
     finish(node)
-    log = node.broker.partitions["t", 0].log
+    log = node.broker.replicas.led["t", 0].log
     assert (log.log_start_offset, log.log_end_offset) == (15, 20)
 
 
 def test_a_log_that_is_cut_meanwhile_is_copied_again(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_moves, "PIECE_BYTES", 500)
+    monkeypatch.setattr(log_copies, "PIECE_BYTES", 500)
     for number in range(20):
         produce(node, b"%d" % number * 50)
     assert move(node, target(node)) is ErrorCode.NONE
     node.advance(1)
     node.advance(1)
-    partition = node.broker.partitions["t", 0]
+    partition = node.broker.replicas.led["t", 0]
     partition.log.truncate_to(3)
     partition.high_watermark = 3
     for number in range(20):
@@ -252,13 +255,13 @@ def test_a_crash_that_takes_a_directory_with_it_leaves_no_shorter_log(step: int,
     disk = node.disk.kill()
     taken = disk.take_out(lost)
     without = NodeUnderTest(disk, node.store.reopen(), 8, log_dirs="/one,/two")
-    if ("t", 0) in without.broker.partitions:
+    if ("t", 0) in without.broker.replicas.led:
         data = content(without)
         assert [value for value in values if value not in data] == []
         assert produce(without, b"more") == len(values)
         values.append(b"more")
     else:
-        assert without.broker.replication.offline.keys() == {("t", 0)}
+        assert without.broker.replicas.offline.keys() == {("t", 0)}
     disk = without.disk.kill()
     disk.remove_tree(lost)
     disk.put_in(lost, taken)

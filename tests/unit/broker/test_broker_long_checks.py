@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from node import START_MS, NodeUnderTest, produce_frame
 
-from tidelog.broker import long_checks
-from tidelog.broker.dispatch import HELD, ConnectionContext
-from tidelog.broker.long_checks import LongChecks
+from tests.unit.broker.node import START_MS, NodeUnderTest, produce_frame
+from tidelog.broker.requests import checked_batches, long_checks
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import HELD
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.produce import ProduceRequest
 from tidelog.records.builder import build_batch
@@ -45,7 +45,7 @@ def batch(count: int, *, key: bytes | None = b"k", value: bytes = b"v", codec: C
 def node() -> NodeUnderTest:
     made = NodeUnderTest()
     made.create_topic("t", cleanup_policy="compact")
-    made.broker.long_checks = LongChecks(made.broker, ByHand())
+    made.broker.long_checks._background = ByHand()
     return made
 
 
@@ -75,7 +75,7 @@ def test_a_long_batch_is_held_checked_and_appended(node: NodeUnderTest, codec: C
     frame = produce_frame(9, batch(MANY, codec=codec))
     assert node.handle(frame) is HELD
     calls = told(node)
-    log = node.broker.partitions["t", 0].log
+    log = node.broker.replicas.led["t", 0].log
     assert log.log_end_offset == 0 and not calls
     background(node).do()
     assert calls == [True] and log.log_end_offset == 0, "only its own connection serves it"
@@ -96,14 +96,14 @@ def test_what_is_wrong_with_it_is_told(node: NodeUnderTest) -> None:
     assert node.handle(frame) is HELD
     background(node).do()
     assert error_and_offset(node.handle(frame))[0] == ErrorCode.INVALID_RECORD
-    assert node.broker.partitions["t", 0].log.log_end_offset == 0
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == 0
 
 
 def test_rules_that_changed_meanwhile_count(node: NodeUnderTest) -> None:
     frame = produce_frame(9, batch(MANY, key=None))
     assert node.handle(frame) is HELD
     background(node).do()
-    partition = node.broker.partitions["t", 0]
+    partition = node.broker.replicas.led["t", 0]
     partition.reconfigure(node.broker.settings.log_config({}))
     assert error_and_offset(node.handle(frame)) == (0, 0), "not compacted any more: keys are not needed"
 
@@ -117,19 +117,19 @@ def test_a_partition_named_twice_gets_what_was_found_of_each_batch(node: NodeUnd
     assert context.checked is not None
     [quick, checked] = context.checked["t", 0]
     assert quick is None and checked is not None
-    rules = node.broker.partitions["t", 0].rules
-    assert long_checks.take(context.checked, "t", 0, memoryview(short), rules) is None
-    assert long_checks.take(context.checked, "t", 0, memoryview(long), rules) is checked.checked
-    assert long_checks.take(context.checked, "t", 0, memoryview(long), rules) is None
+    rules = node.broker.replicas.led["t", 0].rules
+    assert checked_batches.take(context.checked, "t", 0, memoryview(short), rules) is None
+    assert checked_batches.take(context.checked, "t", 0, memoryview(long), rules) is checked.checked
+    assert checked_batches.take(context.checked, "t", 0, memoryview(long), rules) is None
 
 
 def test_what_was_found_is_for_that_request_alone(node: NodeUnderTest) -> None:
-    """A topic that needs no look any more when the frame is offered again: not by the short way."""
+    """A topic that needs no look any more when the frame is offered again: not by the fast path."""
     assert error_and_offset(node.handle(produce_frame(9, batch(1)))) == (0, 0)
     held = produce_frame(9, batch(MANY))
     assert node.handle(held) is HELD
     background(node).do()
-    node.broker.partitions["t", 0].reconfigure(node.broker.settings.log_config({}))
+    node.broker.replicas.led["t", 0].reconfigure(node.broker.settings.log_config({}))
     assert error_and_offset(node.handle(held)) == (0, 1)
     assert node.context.checked is None
     assert error_and_offset(node.handle(produce_frame(9, batch(1)))) == (0, 1 + MANY)

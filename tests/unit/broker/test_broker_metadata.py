@@ -5,15 +5,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from doors import DoorUnderTest, World, codes
-from node import ManualClock
 
-from tidelog.broker.background import InlineBackground
-from tidelog.broker.change_log import CHANGES_KEPT
-from tidelog.broker.controllership import ATTEMPTS_MAX, QUEUE_MAX, TRIM_EVERY
-from tidelog.broker.metadata import Metadata, Registration
-from tidelog.broker.peers import NoPeers
-from tidelog.broker.timers import Timers
+from tests.support.simulated_store import SimulatedStore
+from tests.unit.broker.doors import DoorUnderTest, World, codes
+from tests.unit.broker.node import ManualClock
+from tidelog.broker.metadata.change_log import CHANGES_KEPT
+from tidelog.broker.metadata.controller_runtime import ATTEMPTS_MAX, QUEUE_MAX, TRIM_EVERY
+from tidelog.broker.metadata.metadata import LifecycleCallbacks, Metadata, Registration
+from tidelog.broker.runtime.background import InlineBackground
+from tidelog.broker.runtime.events import Events
+from tidelog.broker.runtime.peers import NoPeers
+from tidelog.broker.runtime.timers import Timers
 from tidelog.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
@@ -30,7 +32,6 @@ from tidelog.controller.commands import (
     TopicReference,
     TopicSpec,
 )
-from tidelog.coordination.simulated import SimulatedStore
 from tidelog.coordination.store import Write
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.image import ClusterImage
@@ -39,14 +40,17 @@ from tidelog.model.settings import BrokerSettings
 
 
 def loaded(store: SimulatedStore, cluster_id: str | None = None) -> Metadata:
+    clock = ManualClock()
     metadata = Metadata(
         lambda: store,
         BrokerSettings.resolve(),
         InlineBackground(),
         Random(5),
-        Timers(ManualClock()),
+        Timers(clock),
         NoPeers(lambda call: call()),
         1,
+        Events(clock, 1),
+        LifecycleCallbacks(),
     )
     metadata.load(cluster_id)
     return metadata
@@ -295,7 +299,7 @@ def test_attempts_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_decision_that_raises_does_not_stop_the_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
     world, door = alone()
     broken = CreateTopics((TopicSpec("a"),))
-    controller = door.metadata._controllership._controller
+    controller = door.metadata._controller_runtime._controller
     handle = controller.handle
 
     def fail(command: Command, *others: Any) -> Any:

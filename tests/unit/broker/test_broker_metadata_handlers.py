@@ -1,6 +1,8 @@
 """The handlers of the metadata plane, through the real codec, in every version they serve."""
 
+import dataclasses
 import importlib
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -9,16 +11,18 @@ from uuid import UUID
 import pytest
 from kio.serial import entity_reader
 from kio.static.primitive import i8, i16, i32
-from node import ManualClock
 
-from tidelog.broker.background import InlineBackground
-from tidelog.broker.election import encode_live, live_key
-from tidelog.broker.metadata import Metadata, Registration
-from tidelog.broker.parking import Parked
-from tidelog.broker.peers import NoPeers
-from tidelog.broker.timers import Timers
+from tests.support.simulated_store import SimulatedCluster
+from tests.unit.broker.node import ManualClock
+from tidelog.broker.metadata.election import encode_live, live_key
+from tidelog.broker.metadata.metadata import LifecycleCallbacks, Metadata, Registration
+from tidelog.broker.runtime.background import InlineBackground
+from tidelog.broker.runtime.events import Events
+from tidelog.broker.runtime.live_settings import LiveSettings
+from tidelog.broker.runtime.peers import NoPeers
+from tidelog.broker.runtime.purgatory import DelayedAnswer
+from tidelog.broker.runtime.timers import Timers
 from tidelog.controller.commands import CreateTopics, LiveBroker, TopicSpec
-from tidelog.coordination.simulated import SimulatedCluster
 from tidelog.coordination.store import ABSENT, Write
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
@@ -37,13 +41,23 @@ class Node:
 
     def __init__(self, broker_count: int = 1, **overrides: str) -> None:
         named = {name.replace("_", "."): value for name, value in overrides.items()}
-        self.static_settings = self.settings = BrokerSettings.resolve(named)
+        self.settings = LiveSettings(BrokerSettings.resolve(named))
         self.node_id = 1
-        timers = Timers(ManualClock())
+        clock = ManualClock()
+        timers, events = Timers(clock), Events(clock, self.node_id)
+        self.timers = timers
         peers = NoPeers(lambda call: call())
         cluster = SimulatedCluster()
         self.metadata = Metadata(
-            cluster.open, self.settings, InlineBackground(), Random(2), timers, peers, self.node_id
+            cluster.open,
+            self.settings.static,
+            InlineBackground(),
+            Random(2),
+            timers,
+            peers,
+            self.node_id,
+            events,
+            LifecycleCallbacks(),
         )
         self.metadata.load()
         self.metadata.listen(self._adopt)
@@ -52,8 +66,7 @@ class Node:
             endpoints = {"PLAINTEXT": Endpoint(f"host{broker_id}", 9000 + broker_id)}
             rack = f"rack{broker_id}"
             if broker_id == self.node_id:
-                registration = Registration(endpoints, rack)
-                self.metadata.start(lambda told=registration: told, lambda refused: None)
+                self.metadata.start(partial(Registration, endpoints, rack), lambda refused: None)
                 continue
             live = LiveBroker(broker_id, f"life of {broker_id}", endpoints, rack)
             self.others.append(other := cluster.open())
@@ -62,7 +75,7 @@ class Node:
 
     def _adopt(self, old: object, new: Any, records: object) -> None:
         own = new.broker_configs.get(str(self.node_id), {})
-        self.settings = self.static_settings.with_dynamic(new.broker_configs.get("", {}), own)
+        self.settings.adopt(new.broker_configs.get("", {}), own)
 
     @property
     def image(self) -> Any:
@@ -76,8 +89,10 @@ class Node:
         api = ROWS[module]
         context = SimpleNamespace(listener_name=listener_name, client_id="test", principal="User:ANONYMOUS")
         request = SimpleNamespace(context=context, api=api, version=version, body=body)
-        fields = importlib.import_module(f"tidelog.broker.handlers.{module}").handle(self, request)
-        if isinstance(fields, Parked):
+        kind = importlib.import_module(f"tidelog.broker.requests.handlers.{module}").Handler
+        handler = kind(*(getattr(self, field.name) for field in dataclasses.fields(kind)))
+        fields = handler.handle(request)
+        if isinstance(fields, DelayedAnswer):
             answers: list[Any] = []
             fields.deliver_to(answers.append)
             [fields] = answers
@@ -513,7 +528,7 @@ def test_describe_topic_partitions_shows_eligible_leaders() -> None:
     record = PartitionRecord(
         "a", 1, -1, 3, (1, 2, 3), (), 4, elr=(3,), last_known_elr=(1, 2), unclean_leader_epoch=2
     )
-    node.metadata.image = node.image.apply([record])
+    node.metadata._current.image = node.image.apply([record])
     [answer] = page(node, ("a",), 10).topics
     first, second = answer.partitions
     assert (first.eligible_leader_replicas, first.last_known_elr) == ((), ())

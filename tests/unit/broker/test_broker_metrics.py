@@ -4,25 +4,26 @@ import struct
 from typing import Any
 
 import pytest
-from in_memory_cluster import InMemoryCluster
-from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
-from placed_topics import place_topic
-from prometheus_text import ReadFamily, read, value
 
-from tidelog.broker.exposition import family, histograms, single
-from tidelog.broker.metric_families import FAMILIES, Kind
-from tidelog.broker.metrics import ANSWER_PARTS_LOOKED_AT_MAX, Histogram, RequestMetrics
-from tidelog.broker.scrape import Scrape
+from tests.support.in_memory_cluster import InMemoryCluster
+from tests.support.placed_topics import place_topic
+from tests.support.prometheus_text import ReadFamily, read, value
+from tests.support.simulated_store import SimulatedCluster
+from tests.unit.broker.node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
+from tidelog.broker.runtime.metrics import ANSWER_PARTS_LOOKED_AT_MAX, Histogram, RequestMetrics
+from tidelog.broker.telemetry.exposition import family, histograms, single
+from tidelog.broker.telemetry.metric_families import FAMILIES, Kind
+from tidelog.broker.telemetry.scrape import Scrape
 from tidelog.client.requests import encode_request, flexible_header, frame_prefix
-from tidelog.coordination.simulated import SimulatedCluster
 from tidelog.model.errors import ErrorCode
+from tidelog.model.settings import BrokerSettings
 from tidelog.protocol.apis import APIS
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
 
 def scraped(node: NodeUnderTest, scrape: Scrape | None = None) -> dict[str, ReadFamily]:
-    return read("".join((scrape or Scrape(node.broker)).run()))
+    return read("".join((scrape or node.broker.scrape.get()).run()))
 
 
 def request(node: NodeUnderTest, key: int, version: int, fields: dict[str, Any]) -> Any:
@@ -99,9 +100,9 @@ class TestRequests:
         requests = node.broker.metrics.requests
         for _ in range(3):
             node.handle(produce_frame(9, batch(b"a"), acks=1))
-        assert (requests.latencies[PRODUCE].count, requests.short_count) == (1, 2)
+        assert (requests.latencies[PRODUCE].count, requests.fast_path_count) == (1, 2)
         requests.end_turn()
-        assert (requests.latencies[PRODUCE].count, requests.short_count) == (3, 0)
+        assert (requests.latencies[PRODUCE].count, requests.fast_path_count) == (3, 0)
 
     def test_a_scrape_counts_those_that_no_turn_was_timed_for(self, node: NodeUnderTest) -> None:
         for _ in range(4):
@@ -117,9 +118,9 @@ class TestRequests:
         node.handle(frame)
         data = (struct.pack(">i", len(frame)) + frame) * 4
         buffer = memoryview(bytearray(data))
-        run = node.dispatcher.handle_run(node.context, buffer, 0, len(buffer))
-        assert run is not None and len(run[0]) == 4
-        assert node.broker.metrics.requests.short_count == 4
+        served = node.dispatcher.serve(node.context, buffer, 0, len(buffer))
+        assert served is not None and served[1] == len(buffer)
+        assert node.broker.metrics.requests.fast_path_count == 4
 
     def test_a_parked_request_is_counted_when_it_is_answered(self, node: NodeUnderTest) -> None:
         latencies = node.broker.metrics.requests.latencies
@@ -131,7 +132,7 @@ class TestRequests:
 
     def test_an_abandoned_request_is_not_counted(self, node: NodeUnderTest) -> None:
         pending = node.handle(fetch_frame("t", 0, max_wait_ms=500))
-        pending.parked.abandon()
+        pending.delayed.abandon()
         node.advance(501)
         assert FETCH not in node.broker.metrics.requests.latencies
 
@@ -188,7 +189,7 @@ class TestTraffic:
 
     def test_scrapes_do_not_count_twice(self, node: NodeUnderTest) -> None:
         node.handle(produce_frame(9, batch(b"a")))
-        scrape = Scrape(node.broker)
+        scrape = node.broker.scrape.get()
         first, second = (
             value(scraped(node, scrape), "tidelog_topic_messages_in_total", topic="t") for _ in range(2)
         )
@@ -209,11 +210,11 @@ class TestTraffic:
         first.handle(produce_frame(9, batch(b"a", b"b")))
         first.broker.close()
         again = NodeUnderTest(first.disk, cluster.open("again"))
-        assert again.broker.partitions["t", 0].high_watermark == 2
+        assert again.broker.replicas.led["t", 0].high_watermark == 2
         assert value(scraped(again), "tidelog_topic_messages_in_total", topic="t") == 0
 
     def test_a_deleted_topic_has_no_series(self, node: NodeUnderTest) -> None:
-        scrape = Scrape(node.broker)
+        scrape = node.broker.scrape.get()
         scraped(node, scrape)
         request(node, 20, 3, {"topic_names": ["t"], "timeout_ms": 1000})
         node.advance(1)
@@ -225,7 +226,7 @@ class TestTraffic:
         for _ in range(6):
             node.handle(produce_frame(9, batch(b"x" * 100)))
         node.advance(1_000)
-        segments = len(node.broker.partitions["t", 0].log.segments)
+        segments = len(node.broker.replicas.led["t", 0].log.segments)
         assert segments > 1
         families = scraped(node)
         assert value(families, "tidelog_topic_segment_rolls_total", topic="t") == segments - 1
@@ -236,7 +237,7 @@ class TestTraffic:
 class TestLimits:
     def test_topics_keep_their_series(self) -> None:
         node = NodeUnderTest(tidelog_metrics_topics_max="2")
-        scrape = Scrape(node.broker)
+        scrape = node.broker.scrape.get()
         for name in ("m", "z"):
             node.create_topic(name)
         scraped(node, scrape)
@@ -266,7 +267,7 @@ class TestScrape:
     def test_a_partition_that_goes_between_steps_does_no_harm(self) -> None:
         node = NodeUnderTest()
         node.create_topic("t", partitions=600)
-        steps = Scrape(node.broker).run()
+        steps = node.broker.scrape.get().run()
         text = [next(steps), next(steps)]
         request(node, 20, 3, {"topic_names": ["t"], "timeout_ms": 1000})
         families = read("".join([*text, *steps]))
@@ -336,7 +337,8 @@ class TestGroups:
         assert value(scraped(grouped), "tidelog_group_lag", group="g") == 0
 
     def test_those_with_most_lag_come_first(self, grouped: NodeUnderTest) -> None:
-        grouped.broker.settings = grouped.broker.static_settings = grouped.broker.settings.resolve(
+        settings = grouped.broker.settings
+        settings.current = settings.static = BrokerSettings.resolve(
             {"log.dirs": "/data", "node.id": "1", "tidelog.metrics.groups.max": "2",
              "tidelog.metrics.group.partitions.max": "1"}
         )  # fmt: skip
@@ -359,9 +361,9 @@ class TestLagOfPartitionsElsewhere:
         body = encode_request(10, 3, {"key": "g", "key_type": 0})
         cluster.send(1, frame_prefix(10, 3, 1, b"test", len(body))[4:] + body)
         cluster.run_until(
-            lambda: any(node.broker.partition("__consumer_offsets", 0) for node in cluster.living)
+            lambda: any(node.broker.replicas.leader("__consumer_offsets", 0) for node in cluster.living)
         )
-        coordinator = next(n for n in cluster.living if n.broker.partition("__consumer_offsets", 0))
+        coordinator = next(n for n in cluster.living if n.broker.replicas.leader("__consumer_offsets", 0))
         elsewhere = next(n for n in cluster.living if n is not coordinator)
         place_topic(cluster, "t", elsewhere.node_id)
         produced = cluster.produce(elsewhere.node_id, "t", b"a", b"b", b"c")
@@ -375,7 +377,7 @@ class TestLagOfPartitionsElsewhere:
         body = encode_request(8, 8, fields)
         answer = cluster.send(coordinator.node_id, frame_prefix(8, 8, 1, b"test", len(body))[4:] + body)
         cluster.run_until(lambda: answer)
-        scrape = Scrape(coordinator.broker)
+        scrape = coordinator.broker.scrape.get()
         families = read("".join(scrape.run()))
         assert value(families, "tidelog_group_partitions_without_lag", group="g") == 1
         assert families["tidelog_group_partition_lag"].samples == {}

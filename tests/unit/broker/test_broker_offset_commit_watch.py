@@ -3,11 +3,17 @@
 from typing import Any
 
 import pytest
-from in_memory_cluster import Connection, InMemoryCluster
-from test_broker_cluster_coordinators import GROUP, KEYS, TX, Client
 
-from tidelog.broker import newcomers, offset_commit_watch
-from tidelog.broker.offset_commit_watch import LET_GO_MAX, PATIENCE_MS, TAKEN_OVER_MS_MAX, TICK_MS
+from tests.support.in_memory_cluster import Connection, InMemoryCluster
+from tests.unit.broker.test_broker_cluster_coordinators import GROUP, KEYS, TX, Client
+from tidelog.broker.coordinators import offset_commit_watch
+from tidelog.broker.coordinators.offset_commit_watch import (
+    LET_GO_MAX,
+    PATIENCE_MS,
+    TAKEN_OVER_MS_MAX,
+    TICK_MS,
+)
+from tidelog.broker.requests import newcomers
 from tidelog.client.requests import encode_request, frame_prefix
 from tidelog.model.errors import ErrorCode
 
@@ -23,7 +29,7 @@ class Producer(Client):
         self.group_coordinator = self.coordinator(GROUP, 0)
         self.id, self.epoch = self.init()
         self.connection = cluster.connect(self.coordinator())
-        self.watch = cluster.broker(self.coordinator()).transactions.offset_commits
+        self.watch = cluster.broker(self.coordinator()).transactions.get().offset_commits
 
     def over_the_connection(self, api: str, version: int, **fields: Any) -> Any:
         body = encode_request(KEYS[api], version, fields)
@@ -65,7 +71,7 @@ class Producer(Client):
         assert answer.error_code.value == 0
 
 
-def cluster_of(**settings: str) -> InMemoryCluster:
+def cluster_of(**settings: Any) -> InMemoryCluster:
     return InMemoryCluster(
         offsets_topic_num_partitions="1",
         transaction_state_log_num_partitions="3",
@@ -169,8 +175,8 @@ def test_a_coordinator_that_is_none_any_more_forgets(producer: Producer) -> None
     producer.announce()
     coordinator = producer.coordinator()
     broker = producer.cluster.broker(coordinator)
-    broker.transactions.unload(broker.transactions.partition_for(TX))
-    assert broker.transactions.machine_for(TX) is ErrorCode.NOT_COORDINATOR
+    broker.transactions.get().coordinator.unload(broker.transaction_topic.partition_for(TX))
+    assert broker.transactions.get().coordinator.machine_for(TX) is ErrorCode.NOT_COORDINATOR
     producer.cluster.run_for(2 * TICK_MS)
     assert not producer.watch
     assert not producer.connection.closed
@@ -203,7 +209,7 @@ def greeted(cluster: InMemoryCluster, node_id: int, *, asks: bool = False) -> Co
     for api, version, fields in requests:
         body = encode_request(KEYS[api], version, fields)
         answer = connection.send(frame_prefix(KEYS[api], version, 1, b"test", len(body))[4:] + body)
-        cluster.run_until(lambda a=answer: a)
+        cluster.run_until(lambda a=answer: a)  # type: ignore[misc]
     return connection
 
 
@@ -217,8 +223,10 @@ def taken_over(producer: Producer) -> tuple[Producer, int]:
     new = producer.coordinator()
     assert new != old
     broker = producer.cluster.broker(new)
-    producer.cluster.run_until(lambda: not isinstance(broker.transactions.machine_for(TX), ErrorCode))
-    producer.watch = broker.transactions.offset_commits
+    producer.cluster.run_until(
+        lambda: not isinstance(broker.transactions.get().coordinator.machine_for(TX), ErrorCode)
+    )
+    producer.watch = broker.transactions.get().offset_commits
     return producer, new
 
 

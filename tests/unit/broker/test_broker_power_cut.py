@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_memory_cluster import InMemoryCluster, Produced
 
-from tidelog.broker.controllership import _OFFLINE_TIMER as OFFLINE_TIMER
-from tidelog.broker.handlers import elect_leaders
-from tidelog.broker.parking import Parked
+from tests.support.in_memory_cluster import InMemoryCluster, Produced
+from tidelog.broker.metadata.controller_runtime import _OFFLINE_TIMER as OFFLINE_TIMER
+from tidelog.broker.requests.handlers import elect_leaders
+from tidelog.broker.runtime.purgatory import DelayedAnswer
 from tidelog.controller.commands import AssignReplicas, ElectionType, ElectLeaders, ReplicaPlacement
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
@@ -33,7 +33,7 @@ def sync(cluster: InMemoryCluster, node_id: int) -> None:
     plan.run()
 
 
-def cluster_with_records(seed: int, synced: tuple[int, ...], **configs: str) -> InMemoryCluster:
+def cluster_with_records(seed: int, synced: tuple[int, ...], **configs: Any) -> InMemoryCluster:
     """Three brokers, 20 records with acks=all, all of them on the disks of `synced`, and the power goes."""
     cluster = InMemoryCluster(seed=seed)
     cluster.create_topic("t", **{"min_insync_replicas": "2", **configs})
@@ -55,7 +55,7 @@ def back(cluster: InMemoryCluster, node_id: int, *, power_cut: bool = True) -> i
     return cluster.replica(node_id, "t").log.log_end_offset
 
 
-def one_and_two_back(**configs: str) -> InMemoryCluster:
+def one_and_two_back(**configs: Any) -> InMemoryCluster:
     """Broker 1 has lost records, broker 2 none, broker 3 is away."""
     for seed in range(20):
         cluster = cluster_with_records(seed, synced=(2,), **configs)
@@ -133,8 +133,10 @@ def ask_to_elect(cluster: InMemoryCluster, node_id: int, *, all_partitions: bool
     body = SimpleNamespace(
         topic_partitions=None if all_partitions else topics, election_type=1, timeout=timedelta(seconds=30)
     )
-    parked = elect_leaders.handle(cluster.broker(node_id), SimpleNamespace(body=body))  # type: ignore[arg-type]
-    assert isinstance(parked, Parked)
+    request: Any = SimpleNamespace(body=body)
+    broker = cluster.broker(node_id)
+    parked = elect_leaders.Handler(broker.metadata, broker.settings, broker.timers).handle(request)
+    assert isinstance(parked, DelayedAnswer)
     answers: list[Any] = []
     parked.deliver_to(answers.append)
     return answers
@@ -147,7 +149,7 @@ def test_an_election_waits_for_the_word_of_a_broker_that_has_just_returned(all_p
         if back(cluster, 1) < 20:
             break
     node = cluster.restart(2, power_cut=True)
-    reports, told = node.broker.replication.log_reports, []
+    reports, told = node.broker.replica_log_reports._reports, []
     send, reports._send = reports._send, lambda: told.append(True)  # type: ignore[method-assign]
     cluster.run_until(lambda: node.registered and told)
     answers = ask_to_elect(cluster, 1, all_partitions=all_partitions)
@@ -164,7 +166,7 @@ def test_an_election_does_not_wait_for_ever() -> None:
     cluster = cluster_with_records(1, synced=(1,))
     assert back(cluster, 1) == 20
     node = cluster.restart(2, power_cut=True)
-    node.broker.replication.log_reports.stop()
+    node.broker.replica_log_reports.stop()
     cluster.run_until(lambda: node.registered)
     cluster.run_for(500)
     answers = ask_to_elect(cluster, 2)
@@ -200,7 +202,7 @@ def test_where_unclean_elections_are_allowed_the_longest_log_leads_after_a_while
 def test_a_replica_that_never_speaks_does_not_hold_an_allowed_election_up_for_ever() -> None:
     cluster = cluster_with_records(1, synced=(2,), unclean_leader_election_enable="true")
     node = cluster.restart(1, power_cut=True)
-    node.broker.replication.log_reports.stop()
+    node.broker.replica_log_reports.stop()
     cluster.run_until(lambda: node.registered)
     assert back(cluster, 2) == 20
     cluster.run_for(20_000)

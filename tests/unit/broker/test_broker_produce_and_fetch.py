@@ -7,13 +7,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_frame
 
-from tidelog.broker import produce_shapes
-from tidelog.broker.dispatch import CloseConnection, ConnectionContext, PendingAnswer
-from tidelog.broker.handlers.produce import Doing, Targets, _append_topic
-from tidelog.broker.produce_shapes import KNOWN_BYTES_MAX, SHAPE_BYTES_MAX, SHAPES_BYTES_MAX, ProduceShape
+from tests.unit.broker.node import START_MS, NodeUnderTest, batch, fetch_frame, joined, produce_frame
+from tidelog.broker.maintenance.log_maintenance import TICK_MS
+from tidelog.broker.requests import produce_templates
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.handlers.produce import Doing, Targets
+from tidelog.broker.requests.produce_templates import (
+    KNOWN_BYTES_MAX,
+    TEMPLATE_BYTES_MAX,
+    TEMPLATES_BYTES_MAX,
+    ProduceTemplate,
+)
+from tidelog.broker.requests.request import CloseConnection, PendingAnswer
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.apis import APIS, PRODUCE
 from tidelog.protocol.primitives import DECODING_ERRORS
 
 
@@ -35,7 +43,7 @@ def fetched(answer: Any) -> tuple[int, int, bytes]:
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_the_short_way_answers_like_the_long_way(version: int) -> None:
-    """The second request of a shape is served without decoding; only numbers may differ."""
+    """The second request of a template is served without decoding; only numbers may differ."""
     node = NodeUnderTest()
     node.create_topic("t", 3)
     topic = node.broker.image.topics["t"].topic_id if version >= 13 else "t"
@@ -43,14 +51,14 @@ def test_the_short_way_answers_like_the_long_way(version: int) -> None:
         produce_frame(version, batch(b"a", b"b"), topic, partition=1, correlation_id=n) for n in range(4)
     ]
     long_way = [joined(node.handle(frame)) for frame in frames[:1]]
-    assert bool(node.context.produce_shapes) == (version >= 7)
+    assert bool(node.context.produce_templates) == (version >= 7)
     short_way = [joined(node.handle(frame)) for frame in frames[1:]]
-    node.context.produce_shapes.clear()
-    node.context.produce_shape_end = 0
+    node.context.produce_templates.clear()
+    node.context.produce_template_end = 0
     expected = joined(node.handle(frames[3]))
     assert short_way[2] == expected.replace(struct.pack(">q", 8), struct.pack(">q", 6))
     assert len({len(answer) for answer in (*long_way, *short_way)}) == 1
-    assert node.broker.partitions["t", 1].log.log_end_offset == 10
+    assert node.broker.replicas.led["t", 1].log.log_end_offset == 10
 
 
 def test_a_remembered_shape_dies_with_its_topic() -> None:
@@ -70,11 +78,11 @@ def test_a_remembered_shape_dies_with_its_topic() -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=40), st.integers(0, 200), st.sampled_from([7, 8, 9, 12]))
 def test_damage_to_a_repeated_request_is_noticed(junk: bytes, place: int, version: int) -> None:
-    """A frame that starts with a known shape but does not end like one is refused like any other."""
+    """A frame that starts with a known template but does not end like one is refused like any other."""
     node = SHARED
     frame = produce_frame(version, batch(b"a"))
     node.handle(frame)
-    end = node.broker.partitions["t", 0].log.log_end_offset
+    end = node.broker.replicas.led["t", 0].log.log_end_offset
     place %= len(frame)
     damaged = frame[: max(place, 20)] + junk
     if damaged == frame:
@@ -83,7 +91,7 @@ def test_damage_to_a_repeated_request_is_noticed(junk: bytes, place: int, versio
         node.handle(damaged)
     except (CloseConnection, *DECODING_ERRORS):
         pass
-    assert node.broker.partitions["t", 0].log.log_end_offset == end
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == end
 
 
 SHARED = NodeUnderTest()
@@ -103,7 +111,7 @@ def test_acks_0_has_no_answer_and_errors_close_the_connection() -> None:
     node = NodeUnderTest()
     node.create_topic("t")
     assert node.handle(produce_frame(3, batch(b"x"), acks=0)) is None
-    assert node.broker.partitions["t", 0].log.log_end_offset == 1
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == 1
     with pytest.raises(CloseConnection):
         node.handle(produce_frame(3, batch(b"x"), topic="unknown", acks=0))
 
@@ -133,7 +141,7 @@ def test_a_fetch_waits_for_data_and_wakes() -> None:
     assert isinstance(pending, PendingAnswer) and pending.chunks is None
     node.handle(produce_frame(3, batch(b"x")))
     assert fetched(pending)[0:2] == (0, 1)
-    assert node.broker.parking.count == 0 and not node.broker.partitions["t", 0].waiters
+    assert node.broker.purgatory.count == 0 and not node.broker.replicas.led["t", 0].waiters
 
 
 def test_a_fetch_waits_for_min_bytes() -> None:
@@ -161,8 +169,8 @@ def test_an_abandoned_fetch_leaves_nothing_behind() -> None:
     node = NodeUnderTest()
     node.create_topic("t")
     pending = node.handle(fetch_frame("t", 0, max_wait_ms=500))
-    pending.parked.abandon()
-    assert node.broker.parking.count == 0 and not node.broker.partitions["t", 0].waiters
+    pending.delayed.abandon()
+    assert node.broker.purgatory.count == 0 and not node.broker.replicas.led["t", 0].waiters
     node.handle(produce_frame(3, batch(b"x")))
     node.advance(1000)
     assert pending.chunks is None
@@ -184,7 +192,7 @@ def test_flush_messages_is_acknowledged_after_the_sync() -> None:
     node.create_topic("t", flush_messages="1")
     assert produced(node.handle(produce_frame(3, batch(b"kept")))) == (0, 0)
     survivor = NodeUnderTest(node.disk.crash(), node.store.reopen())
-    assert survivor.broker.partitions["t", 0].log.log_end_offset == 1
+    assert survivor.broker.replicas.led["t", 0].log.log_end_offset == 1
 
 
 def test_a_failed_sync_is_a_storage_error() -> None:
@@ -194,7 +202,7 @@ def test_a_failed_sync_is_a_storage_error() -> None:
 
     node = NodeUnderTest()
     node.create_topic("t", flush_messages="1")
-    node.broker.flusher._background = FailingBackground()
+    node.broker.flusher._background = FailingBackground()  # type: ignore[assignment]
     assert produced(node.handle(produce_frame(3, batch(b"x"))))[0] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -212,7 +220,7 @@ def test_clients_may_not_write_to_internal_topics() -> None:
     frame = produce_frame(9, batch(b"x"), topic="__consumer_offsets")
     answer = joined(node.handle(frame))
     assert struct.pack(">ih", 0, ErrorCode.INVALID_TOPIC_EXCEPTION) in answer
-    assert node.broker.partitions["__consumer_offsets", 0].log.log_end_offset == 0
+    assert node.broker.replicas.led["__consumer_offsets", 0].log.log_end_offset == 0
 
 
 def test_batches_larger_than_a_segment_are_refused() -> None:
@@ -235,12 +243,12 @@ def test_a_run_of_requests_is_like_each_on_its_own(version: int) -> None:
         node.handle(produce_frame(version, batch(b"first")))
     expected = [joined(one_by_one.handle(frame)) for frame in frames]
     buffer = framed(*frames, produce_frame(version, batch(b"x"), client_id=b"other"))
-    run = together.dispatcher.handle_run(together.context, buffer, 0, len(buffer))
+    run = together.dispatcher.produce_fast_path.run(together.context, buffer, 0, len(buffer))
     assert run is not None
     answers, start = run
     assert answers == expected
-    assert start == sum(len(frame) + 4 for frame in frames), "a frame of another shape ends the run"
-    logs = [node.broker.partitions["t", 0].log for node in (one_by_one, together)]
+    assert start == sum(len(frame) + 4 for frame in frames), "a frame of another template ends the run"
+    logs = [node.broker.replicas.led["t", 0].log for node in (one_by_one, together)]
     contents = [log.active.file.read(0, log.size_bytes) for log in logs]
     assert contents[0] == contents[1] and logs[0].log_end_offset == logs[1].log_end_offset
     for log in logs:
@@ -259,13 +267,15 @@ def test_a_run_that_cannot_be_written_together_changes_nothing() -> None:
     frames = [produce_frame(9, batch(b"x" * 50), correlation_id=n) for n in range(5)]
     buffer = framed(*frames)
     before = bytes(buffer)
-    assert node.dispatcher.handle_run(node.context, buffer, 0, len(buffer)) is None, "the segment must roll"
-    assert bytes(buffer) == before and node.broker.partitions["t", 0].log.log_end_offset == 1
+    assert node.dispatcher.produce_fast_path.run(node.context, buffer, 0, len(buffer)) is None, (
+        "the segment must roll"
+    )
+    assert bytes(buffer) == before and node.broker.replicas.led["t", 0].log.log_end_offset == 1
     idempotent = [
         produce_frame(9, batch(b"x", producer_id=1, producer_epoch=0, base_sequence=n)) for n in (0, 1)
     ]
     buffer = framed(*idempotent)
-    assert node.dispatcher.handle_run(node.context, buffer, 0, len(buffer)) is None
+    assert node.dispatcher.produce_fast_path.run(node.context, buffer, 0, len(buffer)) is None
 
 
 def test_a_run_on_a_full_disk_is_refused_whole() -> None:
@@ -274,10 +284,10 @@ def test_a_run_on_a_full_disk_is_refused_whole() -> None:
     node.handle(produce_frame(9, batch(b"first")))
     node.disk.fail_operation(1)
     buffer = framed(*[produce_frame(9, batch(b"x"), correlation_id=n) for n in range(3)])
-    run = node.dispatcher.handle_run(node.context, buffer, 0, len(buffer))
+    run = node.dispatcher.produce_fast_path.run(node.context, buffer, 0, len(buffer))
     assert run is not None
     assert all(struct.pack(">ih", 0, ErrorCode.KAFKA_STORAGE_ERROR) in answer for answer in run[0])
-    assert node.broker.partitions["t", 0].log.log_end_offset == 1
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == 1
     assert struct.pack(">ihq", 0, 0, 1) in joined(node.handle(produce_frame(9, batch(b"y"))))
 
 
@@ -286,12 +296,12 @@ def test_shapes_are_forgotten_with_the_image_and_bounded_in_bytes() -> None:
     node.create_topic("t")
     for number in range(1000):
         node.handle(produce_frame(9, batch(b"x"), client_id=b"%04d" % number + b"c" * 1500))
-        shapes = node.context.produce_shapes
-        assert node.context.produce_shapes_bytes == sum(map(len, shapes))
-        assert node.context.produce_shapes_bytes <= SHAPES_BYTES_MAX + SHAPE_BYTES_MAX
+        templates = node.context.produce_templates
+        assert node.context.produce_templates_bytes == sum(map(len, templates))
+        assert node.context.produce_templates_bytes <= TEMPLATES_BYTES_MAX + TEMPLATE_BYTES_MAX
     node.create_topic("another")
     node.handle(produce_frame(9, batch(b"x"), client_id=b"0999" + b"c" * 1500))
-    assert len(node.context.produce_shapes) == 1, "the others lead to what may be gone"
+    assert len(node.context.produce_templates) == 1, "the others lead to what may be gone"
 
 
 def test_connections_share_shapes_that_are_alike() -> None:
@@ -299,42 +309,42 @@ def test_connections_share_shapes_that_are_alike() -> None:
     node.create_topic("t", 2)
     contexts = [ConnectionContext("127.0.0.1", port, "PLAINTEXT") for port in range(3)]
 
-    def kept(context: ConnectionContext, version: int, partition: int = 0) -> tuple[bytes, ProduceShape]:
+    def kept(context: ConnectionContext, version: int, partition: int = 0) -> tuple[bytes, ProduceTemplate]:
         node.context = context
         node.handle(produce_frame(version, batch(b"x"), partition=partition))
-        return list(context.produce_shapes.items())[-1]
+        return list(context.produce_templates.items())[-1]
 
-    key, shape = kept(contexts[0], 7)
+    key, template = kept(contexts[0], 7)
     other_key, other_shape = kept(contexts[1], 7)
-    assert other_key is key and other_shape is shape
+    assert other_key is key and other_shape is template
     # Versions 7 and 8 have the same bytes, and answers that differ.
     same_key, newer = kept(contexts[2], 8)
-    assert same_key == key and newer.version == 8 and shape.version == 7
-    assert kept(contexts[0], 7, partition=1)[1].partition is node.broker.partitions["t", 1]
+    assert same_key == key and newer.version == 8 and template.version == 7
+    assert kept(contexts[0], 7, partition=1)[1].partition is node.broker.replicas.led["t", 1]
     # A new image, or another object for the partition, makes new ones.
     node.create_topic("another")
-    assert not node.broker.produce_shapes._shapes
+    assert not node.broker.produce_templates._templates
     anew = kept(contexts[0], 7)[1]
-    assert anew is not shape and anew is kept(contexts[1], 7)[1]
-    node.broker.partitions["t", 0] = replaced = copy(node.broker.partitions["t", 0])
-    contexts[0].forget_shapes()
+    assert anew is not template and anew is kept(contexts[1], 7)[1]
+    node.broker.replicas.led["t", 0] = replaced = copy(node.broker.replicas.led["t", 0])
+    contexts[0].forget_templates()
     assert kept(contexts[0], 7)[1].partition is replaced
 
 
 @pytest.mark.parametrize("client_id", [b"%08d" + b"c" * 1500, b"%d"])
 def test_what_is_kept_of_shared_shapes_is_bounded(client_id: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_shapes, "KNOWN_SHAPES_MAX", 2_000)
+    monkeypatch.setattr(produce_templates, "KNOWN_TEMPLATES_MAX", 2_000)
     node = NodeUnderTest()
     node.create_topic("t")
-    known = node.broker.produce_shapes
+    known = node.broker.produce_templates
     for number in range(2 * KNOWN_BYTES_MAX // 1500):
         node.context = ConnectionContext("127.0.0.1", 1, "PLAINTEXT")
         node.handle(produce_frame(9, batch(b"x"), client_id=client_id % number))
-        assert 0 < len(known._shapes) <= 2_000
+        assert 0 < len(known._templates) <= 2_000
         assert (
-            sum(len(key) for _, key in known._shapes)
+            sum(len(key) for _, key in known._templates)
             == known._keys_bytes
-            <= KNOWN_BYTES_MAX + SHAPE_BYTES_MAX
+            <= KNOWN_BYTES_MAX + TEMPLATE_BYTES_MAX
         )
 
 
@@ -343,7 +353,7 @@ def test_a_room_that_cannot_be_reserved_is_no_fault_of_the_batch(monkeypatch: py
     node = NodeUnderTest()
     node.create_topic("t")
     node.handle(produce_frame(9, batch(b"first")))
-    segment = node.broker.partitions["t", 0].log.active
+    segment = node.broker.replicas.led["t", 0].log.active
     segment._reserve_at_bytes = 0
 
     def refuse(*_: object) -> None:
@@ -353,7 +363,7 @@ def test_a_room_that_cannot_be_reserved_is_no_fault_of_the_batch(monkeypatch: py
     for offset in (1, 2):
         segment._reserve_at_bytes = 0
         assert struct.pack(">ihq", 0, 0, offset) in joined(node.handle(produce_frame(9, batch(b"x"))))
-    log = node.broker.partitions["t", 0].log
+    log = node.broker.replicas.led["t", 0].log
     assert log.log_end_offset == 3 and log.size_bytes == segment.file.size_bytes
 
 
@@ -362,13 +372,23 @@ def test_a_partition_named_twice_waits_for_the_later_batch() -> None:
     node = NodeUnderTest()
     node.create_topic("t", flush_messages="1")
     old = batch(b"old", producer_id=5, producer_epoch=0, base_sequence=0)
-    partition = node.broker.partitions["t", 0]
+    partition = node.broker.replicas.led["t", 0]
     partition.append_produced(memoryview(bytearray(old)), START_MS)
     assert partition.log.recovery_point == 0, "not on the disk yet"
     targets = Targets({}, {})
     doing = Doing(-1, 9, START_MS, targets, {}, None, quick=False)
     new = batch(b"new", producer_id=5, producer_epoch=0, base_sequence=1)
     both = [(0, memoryview(bytearray(new))), (0, memoryview(bytearray(old)))]
-    produced = _append_topic(node.broker, node.context, "t", both, doing)
+    produced = node.broker.make_handler(APIS[PRODUCE])._append_topic(node.context, "t", both, doing)
     assert [one.base_offset for one in produced] == [1, 0]
     assert targets.flushes == {partition: 2}
+
+
+def test_a_new_partition_shows_its_index_files_within_a_tick() -> None:
+    node = NodeUnderTest()
+    node.create_topic("t", partitions=2)
+    node.handle(produce_frame(9, batch(b"first")))
+    node.advance(TICK_MS)
+    for partition in range(2):
+        names = node.disk.list(f"/data/t-{partition}")
+        assert {f"{0:020d}{kind}" for kind in (".log", ".index", ".timeindex")} <= set(names)

@@ -1,21 +1,81 @@
 """Quotas at the broker: who is counted, how long who is above has to wait, and what is done meanwhile."""
 
+import ast
+import importlib
+import re
 import struct
 import tracemalloc
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
-from node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
-from test_broker_authorization import BY_NAME, GuardedNode, errors
 
-from tidelog.broker import dispatch
-from tidelog.broker import quotas as quotas_module
-from tidelog.broker.dispatch import HELD, CloseConnection, ConnectionContext, PendingAnswer
+from tests.support.authorization_rules import RULES
+from tests.unit.broker.node import NodeUnderTest, batch, fetch_frame, joined, produce_frame
+from tests.unit.broker.test_broker_authorization import BY_NAME, PRIVATE, GuardedNode, errors
+from tidelog import broker as broker_package
+from tidelog.broker.requests import dispatch, mutation_quota
+from tidelog.broker.requests import quotas as quotas_module
+from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.broker.requests.request import HELD, CloseConnection, PendingAnswer
 from tidelog.controller.commands import AlterClientQuotas, QuotaChange
 from tidelog.model.acls import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.protocol.apis import APIS, PRIVATE_APIS
+
+#: ask for what creates or deletes topics, and count for none: records are deleted; topics come by themselves
+NO_MUTATIONS = {"DeleteRecords", "Metadata"}
+#: gives on what it is asked for
+PASSES_ON = "runtime/turn.py"
+
+
+def sent_to_brokers() -> set[str]:
+    """The APIs whose keys are given to `Peers.request` somewhere in the broker."""
+    found = set()
+    folder = Path(broker_package.__path__[0])
+    for path in folder.rglob("*.py"):
+        place = path.relative_to(folder)
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Attribute(attr="_peers"), attr="request"),
+                    args=[_, ast.Name(id=key), *_],
+                ) if str(place) != PASSES_ON:
+                    module = ".".join((broker_package.__name__, *place.with_suffix("").parts))
+                    row = {**APIS, **PRIVATE_APIS}[getattr(importlib.import_module(module), key)]
+                    found.add(row.name)
+    return found
+
+
+def test_no_api_that_brokers_ask_each_other_is_counted() -> None:
+    """Both who may act as a broker, and what brokers send, say which APIs those are."""
+    sent = sent_to_brokers()
+    assert {"Fetch", "ControllerCommand"} <= sent
+    acting = {
+        name: need.when
+        for name, needs in RULES.items()
+        for need in needs
+        if need.operation is AclOperation.CLUSTER_ACTION
+    }
+    between = quotas_module._BETWEEN_BROKERS
+    assert (sent | acting.keys()) - PRIVATE.keys() == between.keys()
+    for name, since in between.items():
+        first = re.search(r"from version (\d+)", acting.get(name, ""))
+        assert since == (int(first[1]) if first else 0)
+
+
+def test_every_api_that_creates_or_deletes_topics_takes_tokens() -> None:
+    changing = {AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER}
+    mutating = {
+        name
+        for name, needs in RULES.items()
+        if any(need.resource_type is ResourceType.TOPIC and need.operation in changing for need in needs)
+    }
+    assert mutating - NO_MUTATIONS == mutation_quota.STRICT_SINCE.keys() == mutation_quota._ANSWERED.keys()
+    for name, since in mutation_quota.STRICT_SINCE.items():
+        assert BY_NAME[name].serves(since)
 
 
 def limit(node: NodeUnderTest, entity: dict[str, str | None], **values: float | None) -> None:
@@ -64,11 +124,11 @@ def node() -> NodeUnderTest:
 
 
 def test_without_quotas_nothing_is_counted_and_the_last_one_takes_it_away(node: NodeUnderTest) -> None:
-    assert node.broker.quotas is None
+    assert node.broker.quotas.current is None
     limit(node, {"user": "alice"}, producer_byte_rate=1000.0)
-    assert node.broker.quotas is not None
+    assert node.broker.quotas.current is not None
     limit(node, {"user": "alice"}, producer_byte_rate=None)
-    assert node.broker.quotas is None
+    assert node.broker.quotas.current is None
 
 
 @pytest.mark.parametrize("version", [3, 7, 9, 12])
@@ -82,8 +142,8 @@ def test_a_producer_above_its_rate_waits(node: NodeUnderTest, version: int, acks
     total = 2 * len(frame)
     assert waits_ms == pytest.approx(total - 10_000, abs=2)
     # What was sent is done all the same.
-    assert node.broker.partitions["t", 0].log.log_end_offset == 2
-    assert not node.context.produce_shapes, "who is limited goes the long way"
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == 2
+    assert not node.context.produce_templates, "who is limited goes by the general path"
 
 
 def test_the_rate_is_kept_by_who_waits(node: NodeUnderTest) -> None:
@@ -110,7 +170,7 @@ def test_a_waiting_answer_carries_the_time_too(node: NodeUnderTest) -> None:
     node.create_topic("flushed", flush_messages="1")
     limit(node, {"client-id": "test"}, producer_byte_rate=100.0)
     held: list[Any] = []
-    node.broker.flusher.request = held.append  # type: ignore[method-assign]
+    node.broker.flusher.request = held.append  # type: ignore[assignment, method-assign]
     answer = node.handle(produce_frame(7, batch(b"x" * 5000), "flushed"))
     assert isinstance(answer, PendingAnswer) and answer.chunks is None
     waits_ms = muted_ms(node)
@@ -123,10 +183,13 @@ def test_others_are_not_counted_and_keep_the_short_way(node: NodeUnderTest) -> N
     frame = produce_frame(7, batch(b"x" * 5000), acks=1)
     for _ in range(5):
         assert produce_throttle_ms(node.handle(frame)) == 0
-    assert node.context.produce_shapes and muted_ms(node) == 0
-    # A limit that comes ends the short way.
+    assert node.context.produce_templates and muted_ms(node) == 0
+    # A limit that comes ends the fast path.
     limit(node, {"client-id": "test"}, producer_byte_rate=1.0)
-    assert node.dispatcher.handle_again(node.context, memoryview(bytearray(frame)), 0, len(frame)) is None
+    assert (
+        node.dispatcher.produce_fast_path.again(node.context, memoryview(bytearray(frame)), 0, len(frame))
+        is None
+    )
     assert produce_throttle_ms(node.handle(frame)) > 0
 
 
@@ -147,7 +210,7 @@ def test_a_new_connection_waits_with_the_others(node: NodeUnderTest) -> None:
     frame = produce_frame(7, batch(b"x" * 20_000))
     node.handle(frame)
     waits_ms = muted_ms(node)
-    log = node.broker.partitions["t", 0].log
+    log = node.broker.replicas.led["t", 0].log
     for held_count in range(3):
         another(node)
         assert node.handle(frame) is HELD and muted_ms(node) == waits_ms + held_count, "not all wake at once"
@@ -261,7 +324,7 @@ def test_nobody_makes_the_broker_remember_much(node: NodeUnderTest, monkeypatch:
     """Client ids of any length, as many as one likes."""
     monkeypatch.setattr(quotas_module, "BUCKETS_MAX", 200)
     limit(node, {"user": None, "client-id": None}, request_percentage=50.0)
-    quotas = node.broker.quotas
+    quotas = node.broker.quotas.current
     assert quotas is not None
     tracemalloc.start()
     for number in range(1_000):
@@ -338,7 +401,7 @@ def test_request_time_is_limited_for_every_api(node: NodeUnderTest) -> None:
     rest(node)
     assert produce_throttle_ms(node.handle(produce_frame(7, batch(b"x")))) > 0
     rest(node)
-    assert not node.context.produce_shapes
+    assert not node.context.produce_templates
     node.handle(struct.pack(">hhih", 18, 0, 5, 4) + b"test")
     assert muted_ms(node) > 0, "ApiVersions has its own way"
     rest(node)
@@ -378,7 +441,7 @@ def test_changes_of_topics_are_limited_by_tokens() -> None:
 
 def test_new_connections_of_an_address_are_limited(node: NodeUnderTest) -> None:
     limit(node, {"ip": "10.0.0.1"}, connection_creation_rate=2.0)
-    quotas = node.broker.quotas
+    quotas = node.broker.quotas.current
     assert quotas is not None
     assert [quotas.admits("10.0.0.1") for _ in range(4)] == [True, True, False, False]
     assert all(quotas.admits("10.0.0.2") for _ in range(10))
@@ -432,7 +495,7 @@ def test_throttles_are_counted_by_quota(node: NodeUnderTest) -> None:
     for _ in range(2):
         node.handle(produce_frame(7, data))
     assert counts == {"produce": 1} and waits["produce"] == muted_ms(node) > 0
-    partition = node.broker.partitions["t", 0]
+    partition = node.broker.replicas.led["t", 0]
     for _ in range(2):
         node.handle(fetch_frame("t", 0, max_bytes=7000))
     assert counts == {"produce": 1, "fetch": 1} and waits["fetch"] == muted_ms(node) > 0

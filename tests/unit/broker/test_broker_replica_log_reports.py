@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from tidelog.broker.replica_log_reports import RETRY_MS, ReplicaLogReports
-from tidelog.broker.timers import Timers
+from tidelog.broker.replication.replica_log_reports import RETRY_MS, ReplicaLogReports
+from tidelog.broker.runtime.timers import Timers
 from tidelog.controller.commands import Done, ReportReplicaLogs
 from tidelog.model.identifiers import NO_LEADER
 
@@ -25,17 +25,18 @@ class Bench:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.timers = Timers(self.clock)  # type: ignore[arg-type]
-        self.asked: list[tuple[ReportReplicaLogs, Any]] = []
-        self.metadata = SimpleNamespace(
-            broker_epoch=7, submit=lambda command, decided: self.asked.append((command, decided))
-        )
-        self.node_id = 2
+        self.timers = Timers(self.clock)
         self.state = SimpleNamespace(leader=NO_LEADER, leader_epoch=5, replica_logs=())
-        self.image = SimpleNamespace(partition=lambda topic, index: self.state)
+        self.asked: list[tuple[ReportReplicaLogs, Any]] = []
+        metadata: Any = SimpleNamespace(
+            node_id=2,
+            broker_epoch=7,
+            submit=lambda command, decided: self.asked.append((command, decided)),
+            image=SimpleNamespace(partition=lambda topic, index: self.state),
+        )
         self.partition: Any = SimplePartition()
-        self.replica = lambda topic, index: self.partition
-        self.reports = ReplicaLogReports(self)  # type: ignore[arg-type]
+        replicas: Any = SimpleNamespace(replica=lambda topic, index: self.partition)
+        self.reports = ReplicaLogReports(metadata, replicas, self.timers)
 
     def wait(self, milliseconds: int) -> None:
         self.clock.at_ms += milliseconds
@@ -64,7 +65,7 @@ def test_what_the_image_does_not_show_is_said_again() -> None:
     bench.state.replica_logs = ((2, None),)
     bench.answer()
     bench.wait(RETRY_MS)
-    assert not bench.asked and "waiting=0" in repr(bench.reports)
+    assert not bench.asked and "due=0" in repr(bench.reports)
 
 
 def test_what_is_new_does_not_wait_for_what_is_said_again() -> None:

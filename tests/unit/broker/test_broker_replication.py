@@ -6,11 +6,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from in_memory_cluster import InMemoryCluster, Node, Produced
 
-from tidelog.broker import replica_fetcher
-from tidelog.broker.handlers.fetch import FetchWaiter
-from tidelog.broker.partition import Partition
+from tests.support.in_memory_cluster import InMemoryCluster, Node, Produced
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.replication import replica_fetcher
+from tidelog.broker.requests.handlers.fetch import DelayedFetch
 from tidelog.client.requests import decode_response, encode_request
 from tidelog.controller.commands import AlterReassignments, Reassignment
 from tidelog.model.errors import ErrorCode
@@ -38,7 +38,7 @@ def same_everywhere(cluster: InMemoryCluster, topic: str, index: int = 0) -> Cal
             return False
         state = cluster.state(topic, index)
         living = [node.node_id for node in cluster.living if node.node_id in state.replicas]
-        if not all(cluster.broker(node_id).replica(topic, index) for node_id in living):
+        if not all(cluster.broker(node_id).replicas.replica(topic, index) for node_id in living):
             return False
         replicas = [cluster.replica(node_id, topic, index) for node_id in living]
         return (
@@ -86,14 +86,14 @@ def test_acks_one_does_not_wait_and_acks_all_does() -> None:
     assert cluster.replica(leader.node_id, "t").high_watermark == 0
 
 
-def cluster_that_knows_the_request(**settings: str) -> tuple[InMemoryCluster, Node]:
-    """A leader that served a request with acks=all before: the next ones go the short way."""
+def cluster_that_knows_the_request(**settings: Any) -> tuple[InMemoryCluster, Node]:
+    """A leader that served a request with acks=all before: the next ones go by the fast path."""
     cluster = InMemoryCluster(**settings)
     cluster.create_topic("t", min_insync_replicas="2")
     cluster.run_for(500)
     assert produce(cluster, "t", b"before").error is ErrorCode.NONE
     leader = leader_of(cluster, "t")
-    assert leader.client_context.produce_shapes
+    assert leader.client_context.produce_templates
     return cluster, leader
 
 
@@ -105,7 +105,7 @@ def freeze_followers(cluster: InMemoryCluster, leader: Node) -> None:
 
 def test_the_short_way_waits_for_the_replicas_too(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, leader = cluster_that_knows_the_request()
-    monkeypatch.setattr(leader.dispatcher, "_produce", None)  # the long way
+    monkeypatch.setattr(leader.dispatcher, "_produce", None)  # the general path
     produced = [cluster.produce(leader.node_id, "t", b"%d" % n) for n in range(3)]
     cluster.run_until(lambda: all(produced))
     assert sorted(each.offset for each in produced) == [1, 2, 3]
@@ -124,8 +124,9 @@ def test_the_short_way_times_out_and_refuses_as_the_long_way_does() -> None:
 def test_a_retry_does_not_wait_for_what_came_behind_it() -> None:
     cluster, leader = cluster_that_knows_the_request()
     partition = cluster.replica(leader.node_id, "t")
-    waiters = [FetchWaiter.__new__(FetchWaiter) for _ in range(4)]
+    waiters = [DelayedFetch.__new__(DelayedFetch) for _ in range(4)]
     for end_offset, waiter in zip((5, 7, 3, 5), waiters, strict=True):
+        waiter.purgatory = leader.broker.purgatory
         partition.await_commit(end_offset, waiter)
     assert [offset for offset, _ in partition.commits] == [3, 5, 5, 7]
     partition.high_watermark = 5
@@ -161,7 +162,7 @@ def test_idle_followers_send_little() -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("t", partitions=60)
     cluster.run_for(3000)
-    assert sum(len(node.broker.partitions) for node in cluster.living) == 60
+    assert sum(len(node.broker.replicas.led) for node in cluster.living) == 60
     before = cluster.events_count
     cluster.run_for(10_000)
     # Six pairs of brokers, two polls a second each, and the timers of the brokers.
@@ -249,7 +250,7 @@ def test_too_few_in_sync() -> None:
     cluster.run_for(500)
     leader = cluster.controller
     assert leader is not None
-    index = next(index for topic, index in leader.broker.partitions if topic == "t")
+    index = next(index for topic, index in leader.broker.replicas.led if topic == "t")
     for node_id in cluster.nodes:
         if node_id != leader.node_id:
             cluster.freeze(node_id)
@@ -322,7 +323,7 @@ def test_followers_start_with_the_watermark_they_noted() -> None:
         cluster.kill(node_id)
     started = [cluster.restart(node_id) for node_id in list(cluster.nodes)]
     for node in started:
-        replica = node.broker.replica("t", 0)
+        replica = node.broker.replicas.replica("t", 0)
         assert replica is not None and replica.high_watermark == 10
     cluster.run_until(same_everywhere(cluster, "t"))
 
@@ -338,8 +339,8 @@ def test_a_deleted_topic_takes_its_replicas_along_and_the_name_can_return() -> N
     cluster.controller.broker.metadata.submit(DeleteTopics((TopicReference("t"),)), done.extend)
     cluster.run_until(lambda: done)
     cluster.run_until(lambda: all("t" not in node.broker.image.topics for node in cluster.living))
-    assert all(not node.broker.partitions and not node.broker.followed for node in cluster.living)
-    assert all(not node.broker.replication.fetchers for node in cluster.living)
+    assert all(not node.broker.replicas.led and not node.broker.replicas.followed for node in cluster.living)
+    assert all(not node.broker.fetchers.by_leader for node in cluster.living)
     assert cluster.create_topic("t") != first_id
     assert produce(cluster, "t", b"second life").offset == 0
     cluster.run_until(same_everywhere(cluster, "t"))
@@ -420,8 +421,8 @@ def test_transactions_are_the_same_on_followers() -> None:
         if committed is not None:
             marker = {"coordinator_epoch": 0, "transaction_version": 0, "now_ms": cluster.clock.time_ms}
             assert partition.append_marker(producer_id, 0, committed=committed, **marker) is None
-    leader.broker.note_progress(partition)
-    leader.broker.wake_progressed()
+    leader.broker.turn.note_progress(partition)
+    leader.broker.turn.wake()
     cluster.run_until(same_everywhere(cluster, "t"))
     for node_id in cluster.nodes:
         replica = cluster.replica(node_id, "t")
@@ -481,7 +482,7 @@ def test_a_reassigned_partition_is_copied_and_the_old_copies_go() -> None:
     cluster.run_until(same_everywhere(cluster, "t"))
     cluster.run_for(100)
     for node_id in old:
-        assert cluster.broker(node_id).replica("t", 0) is None
+        assert cluster.broker(node_id).replicas.replica("t", 0) is None
         assert not cluster.nodes[node_id].disk.exists("/data/t-0")
     assert produce(cluster, "t", b"more").offset == 20
     # One replica, and several again: the only one leads without anybody to wait for.
@@ -496,8 +497,8 @@ def test_a_reassigned_partition_is_copied_and_the_old_copies_go() -> None:
 @pytest.mark.parametrize("side", ["leader", "follower"])
 def test_a_throttled_replica_catches_up_slowly_and_the_others_do_not_wait(side: str) -> None:
     rate = {f"{side}.replication.throttled.rate": "2000"}
-    cluster = InMemoryCluster(replica_fetch_max_bytes="700", **rate)
-    cluster.create_topic("t", **{f"{side}.replication.throttled.replicas": "*"})
+    cluster = InMemoryCluster(replica_fetch_max_bytes="700", **rate)  # type: ignore[arg-type]
+    cluster.create_topic("t", **{f"{side}.replication.throttled.replicas": "*"})  # type: ignore[arg-type]
     leader = leader_of(cluster, "t")
     away = next(node.node_id for node in cluster.living if node not in (leader, cluster.controller))
     cluster.kill(away)
@@ -532,7 +533,7 @@ def test_a_fault_nobody_thought_of_stops_no_partition(monkeypatch: pytest.Monkey
     cluster.create_topic("t", partitions=6)
     leader = leader_of(cluster, "t")
     weak = next(node for node in cluster.living if node is not leader)
-    append, decode = Partition.append_fetched, replica_fetcher.decode_response
+    append, decode = Partition.append_fetched, replica_fetcher.decode_response  # type: ignore[attr-defined]
     faults = {"append": 0, "decode": 0}
     broken: set[int] = {0}
 
@@ -542,11 +543,11 @@ def test_a_fault_nobody_thought_of_stops_no_partition(monkeypatch: pytest.Monkey
             raise ZeroDivisionError
         return append(self, *arguments)
 
-    def fail_to_decode(answer: memoryview) -> Any:
+    def fail_to_decode(version: int, answer: memoryview) -> Any:
         if faults["decode"] < 5:
             faults["decode"] += 1
             raise ZeroDivisionError
-        return decode(answer)
+        return decode(version, answer)
 
     def run_until(condition: Callable[[], Any]) -> None:
         while True:
@@ -558,7 +559,7 @@ def test_a_fault_nobody_thought_of_stops_no_partition(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Partition, "append_fetched", fail_to_append)
     monkeypatch.setattr(replica_fetcher, "decode_response", fail_to_decode)
     for index in range(6):
-        run_until(lambda index=index: cluster.leader("t", index) is not None)
+        run_until(lambda index=index: cluster.leader("t", index) is not None)  # type: ignore[misc]
         at = cluster.leader("t", index)
         assert at is not None
         run_until(cluster.produce(at.node_id, "t", b"%d" % index, index=index, acks=1).__bool__)
@@ -647,7 +648,7 @@ class Storm:
         for index in range(2):
             leaders: dict[int, int] = {}
             for node in self.cluster.living:
-                partition = node.broker.partitions.get(("t", index))
+                partition = node.broker.replicas.led.get(("t", index))
                 if partition is None:
                     continue
                 other = leaders.setdefault(partition.leader_epoch, node.node_id)
@@ -777,7 +778,7 @@ def test_a_clock_that_is_set_changes_no_isr(step_ms: int) -> None:
     cluster.clock.set_ahead_ms = step_ms
     replicas = cluster.replica(leader.node_id, "t").replicas
     assert replicas is not None
-    leader.broker.replication.isr_changes._check()
+    leader.broker.isr_changes._check()
     assert replicas.pending_isr is None and len(replicas.isr) == 3
     cluster.run_until(lambda: follower not in cluster.state("t").isr, timeout_ms=50_000)
     cluster.heal()

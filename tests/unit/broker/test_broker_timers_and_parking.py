@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node import ManualClock
 
-from tidelog.broker.parking import Parked, Parking, Waiter
-from tidelog.broker.timers import Timers
+from tests.unit.broker.node import ManualClock
+from tidelog.broker.runtime.purgatory import DelayedAnswer, DelayedOperation, Purgatory
+from tidelog.broker.runtime.timers import Timers
 
 
 class Thing:
     def __init__(self) -> None:
-        self.waiters: dict[Waiter, None] = {}
+        self.waiters: dict[DelayedOperation, None] = {}
 
 
-class CountingWaiter(Waiter):
+class CountingWaiter(DelayedOperation):
     """Ready when told so; says how it ended."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def test_timers_match_a_model(steps: list[tuple[str, int]]) -> None:
 
 def test_a_parked_answer_reaches_its_connection_whatever_comes_first() -> None:
     got: list[str] = []
-    early, late = Parked(), Parked()
+    early, late = DelayedAnswer(), DelayedAnswer()
     early.answer("early")
     early.deliver_to(got.append)
     late.deliver_to(got.append)
@@ -107,7 +107,7 @@ def test_a_parked_answer_reaches_its_connection_whatever_comes_first() -> None:
 def test_waiters_wake_expire_and_leave_nothing() -> None:
     clock = ManualClock()
     timers = Timers(clock)
-    parking = Parking(timers, 2)
+    parking = Purgatory(timers, 2)
     first, second = Thing(), Thing()
     got: list[str] = []
     waiters = [CountingWaiter(), CountingWaiter()]
@@ -126,6 +126,22 @@ def test_waiters_wake_expire_and_leave_nothing() -> None:
     assert not first.waiters and not second.waiters and parking.count == 0 and len(timers) == 0
 
 
+def test_who_waits_for_what_is_lost_is_answered_at_once() -> None:
+    timers = Timers(ManualClock())
+    parking = Purgatory(timers, 2)
+    first, second = Thing(), Thing()
+    got: list[str] = []
+    waiter = CountingWaiter()
+    waiter.deliver_to(got.append)
+    waiter.lost(first)
+    assert got == []
+    parking.park(waiter, (first, second), 1 << 60)
+    waiter.lost(first)
+    waiter.lost(second)
+    assert got == ["expired"]
+    assert not first.waiters and not second.waiters and parking.count == 0 and len(timers) == 0
+
+
 @pytest.mark.parametrize("answered_first", [True, False])
 def test_nothing_holds_on_to_an_answer_that_was_delivered(answered_first: bool) -> None:
     """No circle of the request, its place and its answer, that only a collection of garbage would find."""
@@ -133,14 +149,14 @@ def test_nothing_holds_on_to_an_answer_that_was_delivered(answered_first: bool) 
     class Place:
         """As a connection keeps it, which knows the request and gets the answer."""
 
-        def __init__(self, parked: Parked) -> None:
+        def __init__(self, parked: DelayedAnswer) -> None:
             self.parked = parked
             self.answer: object = None
 
         def fill(self, answer: object) -> None:
             self.answer = answer
 
-    parked = Parked()
+    parked = DelayedAnswer()
     answer, place = Place(parked), Place(parked)
     gone = weakref.ref(answer), weakref.ref(place)
     gc.collect()

@@ -4,10 +4,10 @@ from types import MappingProxyType
 from uuid import UUID
 
 import pytest
-from held_background import HeldBackground
 
-from tidelog.broker import topic_expressions
-from tidelog.broker.topic_expressions import TopicExpressions
+from tests.support.held_background import HeldBackground
+from tidelog.broker.coordinators import topic_expressions
+from tidelog.broker.coordinators.topic_expressions import TopicExpressions
 from tidelog.groups.topic_regex import InvalidRegex, Resolved
 from tidelog.model.image import TopicImage
 

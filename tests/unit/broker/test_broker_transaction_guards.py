@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.broker.transaction_guards import Guards
+from tidelog.broker.coordinators.transaction_guards import Guards
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
 

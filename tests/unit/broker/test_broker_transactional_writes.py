@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker import transactional_writes
-from tidelog.broker.transaction_verification import Asked, Results
-from tidelog.broker.transactional_writes import ProducerKey, TransactionalWrites, Write
+from tidelog.broker.coordinators import transactional_writes
+from tidelog.broker.coordinators.transaction_verification import Asked, Results
+from tidelog.broker.coordinators.transactional_writes import ProducerKey, TransactionalWrites, Write
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import TopicPartition
 from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from kio.serial import entity_reader, entity_writer
-from kio_entities import build
-from node import START_MS, NodeUnderTest, joined
 
-from tidelog.broker import transaction_markers
-from tidelog.broker.dispatch import PendingAnswer
-from tidelog.broker.partition import Partition
+from tests.support.kio_entities import build
+from tests.unit.broker.node import START_MS, NodeUnderTest, joined
+from tidelog.broker.coordinators.transaction_markers import MarkerWriter
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.requests.request import PendingAnswer
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.identifiers import TopicPartition
 from tidelog.protocol import messages
@@ -24,7 +24,7 @@ from tidelog.records.record import Record
 from tidelog.transactions.machine import TransactionMachine
 
 ROWS = {row.module: row for row in APIS.values()}
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "offsets_topic_num_partitions": "2",
     "transaction_state_log_num_partitions": "2",
     "tidelog_parked_requests_max": "100",
@@ -157,13 +157,13 @@ def produce(
 
 
 def partition(node: NodeUnderTest, index: int = 0, topic: str = "t") -> Partition:
-    found = node.broker.partition(topic, index)
+    found = node.broker.replicas.leader(topic, index)
     assert found is not None
     return found
 
 
 def state(node: NodeUnderTest) -> str:
-    machine = node.broker.transactions.machine_for(TX)
+    machine = node.broker.transactions.get().coordinator.machine_for(TX)
     assert isinstance(machine, TransactionMachine)
     return str(machine.transactions[TX].state)
 
@@ -420,7 +420,7 @@ def test_a_crash_between_the_decision_and_the_markers(
     produce(node, pid, epoch)
     with monkeypatch.context() as without_markers:
         refuse = lambda *arguments: arguments[-1](ErrorCode.NOT_LEADER_OR_FOLLOWER)  # noqa: E731
-        without_markers.setattr(transaction_markers, "write_marker", refuse)
+        without_markers.setattr(MarkerWriter, "write", refuse)
         assert end(node, pid, epoch, committed) == 0
         assert state(node) == ("PrepareCommit" if committed else "PrepareAbort")
         assert end(node, pid, epoch, committed) == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -459,16 +459,17 @@ def test_markers_that_are_refused_are_sent_again(
     _, pid, epoch = init(node)
     add(node, pid, epoch, 0, 1)
     produce(node, pid, epoch)
-    write, refusals = transaction_markers.write_marker, []
+    write = MarkerWriter.write
+    refusals: list[Any] = []
 
-    def refuse_once(broker: Any, place: TopicPartition, marker: Any, then: Any) -> None:
+    def refuse_once(writer: MarkerWriter, place: TopicPartition, marker: Any, then: Any) -> None:
         if place.partition == 1 and not refusals:
             refusals.append(place)
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
-            write(broker, place, marker, then)
+            write(writer, place, marker, then)
 
-    monkeypatch.setattr(transaction_markers, "write_marker", refuse_once)
+    monkeypatch.setattr(MarkerWriter, "write", refuse_once)
     end(node, pid, epoch)
     assert state(node) == "PrepareCommit"
     assert partition(node).log.log_end_offset == 2 and partition(node, 1).log.log_end_offset == 0
@@ -616,11 +617,11 @@ def test_a_new_coordinator_sends_no_marker_before_the_decision_is_replicated(
     produce(node, pid, epoch)
     with monkeypatch.context() as without_markers:
         refuse = lambda *arguments: arguments[-1](ErrorCode.NOT_LEADER_OR_FOLLOWER)  # noqa: E731
-        without_markers.setattr(transaction_markers, "write_marker", refuse)
+        without_markers.setattr(MarkerWriter, "write", refuse)
         assert end(node, pid, epoch, True) == 0
-        transactions = node.broker.transactions
-        index = transactions.partition_for(TX)
-        state_log = node.broker.partitions["__transaction_state", index]
+        transactions = node.broker.transactions.get().coordinator
+        index = node.broker.transaction_topic.partition_for(TX)
+        state_log = node.broker.replicas.led["__transaction_state", index]
         transactions.unload(index)
     state_log.high_watermark = state_log.log.log_end_offset - 1
     state_log.leader_epoch += 1
@@ -629,7 +630,7 @@ def test_a_new_coordinator_sends_no_marker_before_the_decision_is_replicated(
     assert transactions.machine_for(TX) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert partition(node).last_stable_offset == 0
     state_log.high_watermark = state_log.log.log_end_offset
-    node.broker.note_progress(state_log)
+    node.broker.turn.note_progress(state_log)
     node.advance(0)
     assert state(node) == "CompleteCommit"
     assert partition(node).last_stable_offset == partition(node).log.log_end_offset == 2

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tidelog.admin.access import users
 from tidelog.cli.acl import principal_of
 from tidelog.cli.main import tidelog
 from tidelog.cli.quota import parse_amount
 from tidelog.console.faults import ConsoleFault
-from tidelog.console.wire_client import WireClient
+from tidelog.console.wire_client import cluster_admin
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
 from tidelog.testing.broker import RunningBroker
 
@@ -98,6 +99,38 @@ def test_mistakes_with_quotas_are_told(run: Run) -> None:
     assert "INVALID_REQUEST" in run("quota", "set", "producer_byte_rate=0", "--user", "a", code=1).output
 
 
+@pytest.mark.parametrize("sees_others", [False, True])
+def test_a_broker_is_not_emptied_by_somebody_who_does_not_see_every_topic(sees_others: bool) -> None:
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    with RunningBroker(settings) as broker:
+        broker.create_topic("secret")
+        at = ("--bootstrap", broker.bootstrap)
+
+        def invoke(*words: str) -> Result:
+            return CliRunner().invoke(tidelog, [*words, *at])
+
+        # The broker would say so itself if it could go.
+        assert "without broker 1" in invoke("cluster", "decommission", "1").output
+        for rights in (
+            ("allow", "ANONYMOUS", "alter", "--cluster"),
+            *([("allow", "ANONYMOUS", "describe", "--topic", "*")] if sees_others else []),
+            (
+                "deny" if sees_others else "allow",
+                "ANONYMOUS" if sees_others else "boss",
+                "all",
+                "--topic",
+                "secret",
+            ),
+            *([] if sees_others else [("allow", "boss", "all", "--topic", "*")]),
+        ):
+            done = invoke("acl", *rights)
+            assert done.exit_code == 0, done.output
+        for words in (("1",), ("1", "--execute")):
+            done = invoke("cluster", "decommission", *words)
+            assert done.exit_code == 1 and "not shown every topic" in done.output, done.output
+            assert "describe --topic" in done.output
+
+
 @pytest.fixture(scope="module")
 def without_rights() -> Iterator[str]:
     """Where whoever does not log in may do nothing."""
@@ -126,15 +159,39 @@ def test_without_rights_the_way_to_them_is_told(without_rights: str, words: tupl
     assert "CLUSTER_AUTHORIZATION_FAILED" in done.stderr and "tidelog acl allow USER" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("describe", "g"),
+        ("lag", "g"),
+        ("delete", "g", "--yes"),
+        ("delete-offsets", "g", "--topic", "t", "--yes"),
+        ("reset-offsets", "g", "--to-current"),
+    ],
+)
+def test_without_rights_groups_are_out_of_reach(without_rights: str, words: tuple[str, ...]) -> None:
+    """In a process of its own: librdkafka ended it over such answers."""
+    command = [sys.executable, "-m", "tidelog.cli", "group", *words, "--bootstrap", without_rights]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "Broker: Group authorization failed (GROUP_AUTHORIZATION_FAILED)" in done.stderr
+    assert "this user may not use the group: ask for an ACL" in done.stderr
+
+
 def test_without_rights_the_console_shows_why(without_rights: str) -> None:
-    with pytest.raises(ConsoleFault, match="users cannot be read: CLUSTER_AUTHORIZATION_FAILED"):
-        WireClient(without_rights, {}).users()
+    with pytest.raises(ConsoleFault, match="users cannot be read: Cluster authorization failed") as refused:
+        users(cluster_admin(without_rights, {}))
+    assert (refused.value.status, refused.value.hint) == (
+        403,
+        "The console's user is not allowed to do this.",
+    )
 
 
 def test_users_come_and_go(run: Run, bootstrap: str) -> None:
     assert listed(run, "user", "list") == []
     run("user", "create", "alice", "--generate")
     assert "exists" in run("user", "create", "alice", "--generate", code=1).output
+    assert "was not changed" in run("user", "create", "", "--generate", code=1).output
     run("user", "create", "bob", "--generate", "--mechanism", "SCRAM-SHA-512", "--iterations", "4096")
     assert listed(run, "user", "describe", "bob", "alice") == [
         {
@@ -146,7 +203,8 @@ def test_users_come_and_go(run: Run, bootstrap: str) -> None:
         },
         {"user": "bob", "credentials": [{"mechanism": "SCRAM-SHA-512", "iterations": 4096}]},
     ]
-    assert [(user.name, user.credentials) for user in WireClient(bootstrap, {}).users()] == [
+    found = users(cluster_admin(bootstrap, {}))
+    assert [(user.name, tuple(map(str, user.credentials))) for user in found] == [
         ("alice", ("SCRAM-SHA-256 (8192 iterations)", "SCRAM-SHA-512 (8192 iterations)")),
         ("bob", ("SCRAM-SHA-512 (4096 iterations)",)),
     ]

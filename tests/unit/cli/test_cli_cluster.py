@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tidelog.admin.cluster_state import BrokerState, ClusterState, PartitionState
+from tidelog.admin.faults import AdminFault
+from tidelog.admin.reassignment import throttled_replicas
+from tidelog.admin.reassignment_plan import Move, ReassignmentPlan
 from tidelog.cli.broker import broker_overrides
-from tidelog.cli.cluster_state import BrokerState, ClusterState, PartitionState
 from tidelog.cli.cluster_status import broker_rows, summary
 from tidelog.cli.errors import CommandError
 from tidelog.cli.main import tidelog
-from tidelog.cli.reassignment import throttled_replicas
-from tidelog.cli.reassignment_plan import Move, ReassignmentPlan
 from tidelog.cli.up_cluster import ClusterPlan
 from tidelog.testing.broker import RunningBroker
 
@@ -152,9 +153,9 @@ def test_a_cluster_is_not_well_when_something_is(changes: dict[str, object]) -> 
 
 
 def test_unknown_topics_and_partitions_are_errors() -> None:
-    with pytest.raises(CommandError, match="no topic x"):
+    with pytest.raises(AdminFault, match="no topic x"):
         state().of_topics(("x",))
-    with pytest.raises(CommandError, match="no partition 9"):
+    with pytest.raises(AdminFault, match="no partition 9"):
         state().partition("t", 9)
 
 

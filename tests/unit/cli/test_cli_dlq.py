@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from tidelog.admin import dead_letter_headers as names
+from tidelog.admin.dead_letter_topic import DeadLetterTopic
 from tidelog.cli.connection import Connection
 from tidelog.cli.main import tidelog
-from tidelog.client import dead_letter_headers as names
-from tidelog.client.dead_letter_topic import DeadLetterTopic
 from tidelog.testing.broker import RunningBroker
 
 
@@ -41,7 +41,11 @@ def fill(broker: RunningBroker, dead: str, origin: str | None, count: int) -> No
     for number in range(count):
         reason = "not JSON" if number % 2 else "ValueError: no"
         producer.produce(
-            dead, b"v%d" % number, b"k%d" % number, number % 2, headers=letter_headers(number, origin, reason)
+            dead,
+            b"v%d" % number,
+            b"k%d" % number,
+            number % 2,
+            headers=letter_headers(number, origin, reason),  # type: ignore[arg-type]
         )
     assert producer.flush(10) == 0
 
@@ -133,7 +137,7 @@ def partitions_of(broker: RunningBroker, topic: str, partitions: int) -> dict[by
         message = consumer.poll(10)
         assert message is not None
         if message.error() is None:
-            found[message.key()] = message.partition()
+            found[message.key()] = message.partition()  # type: ignore[assignment, index]
         else:
             ends += 1
     consumer.close()

@@ -115,6 +115,16 @@ def test_indexes_with_preallocated_zeros(tmp_path: Path) -> None:
     assert "up to 2023-11-14T22:13:20.000Z → offset 107" in dump(str(time_index))[1]
 
 
+@pytest.mark.parametrize("size_bytes", [0, 96])
+def test_indexes_without_entries_say_when_there_will_be_some(tmp_path: Path, size_bytes: int) -> None:
+    """As they are from the first record on; those of Kafka are full of zeros then."""
+    for kind, words in ((".index", "index.interval.bytes"), (".timeindex", "when the segment or the broker")):
+        path = tmp_path / f"{0:020d}{kind}"
+        path.write_bytes(bytes(size_bytes))
+        code, text = dump(str(path))
+        assert code == 0 and "no entries yet" in text and words in text and "no damage" in text
+
+
 def test_snapshot_transaction_index_and_epochs(tmp_path: Path) -> None:
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 77, 1, 34, 12, 4, TIME_MS, -1, 9)
     snapshot = tmp_path / "00000000000000000013.snapshot"

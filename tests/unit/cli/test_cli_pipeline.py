@@ -45,7 +45,7 @@ def test_what_keeps_a_pipeline_from_starting_is_one_error(
 
     monkeypatch.setattr(session, "check_environment", lambda: None)
     monkeypatch.setattr(Runner, "run", fail)
-    result = run("run", *SINK)
+    result = run("run", *SINK, "--no-check")
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
     assert said in result.output and "sesame" not in result.output
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child_programs import ROOT
 from tidelog.testing import RunningBroker
 
 SECONDS_MAX = 60
-TESTS = Path(__file__).resolve().parents[2]
 #: runs what follows with SIGINT ignored
 IGNORING = (
     sys.executable,
@@ -35,7 +35,7 @@ def test_a_command_stops_on_sigint() -> None:
         finally:
             child.kill()
             child.wait()
-            child.stdout.close()
+            child.stdout.close()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("brokers", ["1", "3"])
@@ -52,27 +52,25 @@ def test_tidelog_up_stops_on_sigint(tmp_path: Path, brokers: str) -> None:
     finally:
         child.kill()
         child.wait()
-        child.stdout.close()
+        child.stdout.close()  # type: ignore[union-attr]
 
 
 def test_the_suite_gives_its_children_the_default(tmp_path: Path) -> None:
     """`nohup make test &`: an example that is stopped as Ctrl-C does ends."""
     (tmp_path / "test_inner.py").write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(TESTS / 'conformance')!r})\n"
         "import signal\n"
         "from pathlib import Path\n"
-        "from example_runs import Started\n"
+        "from tests.conformance.example_runs import Started\n"
         "def test_stop():\n"
         f"    started = Started('sleep 30', Path({str(tmp_path)!r}), {{}})\n"
         "    assert started.stop() == -signal.SIGINT\n"
     )
     command = [*IGNORING, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-n0", "--confcutdir", str(TESTS), "-p", "conftest", str(tmp_path)]
+    command += ["-n0", "--confcutdir", str(ROOT), "-p", "tests.conftest", str(tmp_path)]
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(TESTS), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tidelog.cli.up_console import ConsoleChild, start_console
+from tidelog.cli.up_children import UpChild
+from tidelog.cli.up_console import start_console
 from tidelog.testing import RunningBroker
 
 SECONDS_MAX = 60
@@ -89,7 +90,7 @@ def test_a_file_of_credentials_that_others_can_read_is_refused_with_the_remedy(t
 
 def test_a_console_whose_port_is_taken_is_not_announced(capsys: pytest.CaptureFixture[str]) -> None:
     with ExitStack() as stack:
-        child = ConsoleChild(taken_port(stack))
+        child = UpChild("console", taken_port(stack))
         context = stack.enter_context(click.Context(click.Command("up")))
         context.meta["tidelog.console"] = child
         start_console("127.0.0.1:9092", None, as_json=False)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,8 @@ from uuid import UUID
 
 import click
 import pytest
-from confluent_kafka import Uuid
 
-from tidelog.cli.errors import CommandError
-from tidelog.cli.latency import LatencyHistogram
-from tidelog.cli.output import bytes_text, print_table, utc_text
-from tidelog.cli.positions import Position, PositionKind, parse_position
-from tidelog.cli.properties import parse_assignments, read_properties
-from tidelog.cli.topic_description import id_text
-from tidelog.cli.up import environment_settings, layered_settings
-from tidelog.client.offset_reset import (
+from tidelog.admin.offset_reset import (
     LogEnds,
     Target,
     TargetKind,
@@ -27,6 +18,14 @@ from tidelog.client.offset_reset import (
     partitions_of,
     plan_reset,
 )
+from tidelog.admin.sizes import bytes_text
+from tidelog.admin.topic_description import id_text
+from tidelog.cli.errors import CommandError
+from tidelog.cli.latency import LatencyHistogram
+from tidelog.cli.output import print_table, utc_text
+from tidelog.cli.positions import PositionKind, RequestedPosition, parse_position
+from tidelog.cli.properties import parse_assignments, read_properties
+from tidelog.cli.up import environment_settings, layered_settings
 from tidelog.controller.machine import uuid_text
 
 NOW_MS = 1_800_000_000_000
@@ -35,19 +34,19 @@ NOW_MS = 1_800_000_000_000
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("beginning", Position(PositionKind.BEGINNING)),
-        ("Earliest", Position(PositionKind.BEGINNING)),
-        ("end", Position(PositionKind.END)),
-        ("42", Position(PositionKind.OFFSET, 42)),
-        ("-5", Position(PositionKind.BEFORE_END, 5)),
-        ("@1700000000000", Position(PositionKind.TIMESTAMP, 1_700_000_000_000)),
-        ("1970-01-01T00:00:01Z", Position(PositionKind.TIMESTAMP, 1000)),
-        ("1970-01-01T01:00:00.500+01:00", Position(PositionKind.TIMESTAMP, 500)),
-        ("15m", Position(PositionKind.TIMESTAMP, NOW_MS - 900_000)),
-        ("2d", Position(PositionKind.TIMESTAMP, NOW_MS - 2 * 86_400_000)),
+        ("beginning", RequestedPosition(PositionKind.BEGINNING)),
+        ("Earliest", RequestedPosition(PositionKind.BEGINNING)),
+        ("end", RequestedPosition(PositionKind.END)),
+        ("42", RequestedPosition(PositionKind.OFFSET, 42)),
+        ("-5", RequestedPosition(PositionKind.BEFORE_END, 5)),
+        ("@1700000000000", RequestedPosition(PositionKind.TIMESTAMP, 1_700_000_000_000)),
+        ("1970-01-01T00:00:01Z", RequestedPosition(PositionKind.TIMESTAMP, 1000)),
+        ("1970-01-01T01:00:00.500+01:00", RequestedPosition(PositionKind.TIMESTAMP, 500)),
+        ("15m", RequestedPosition(PositionKind.TIMESTAMP, NOW_MS - 900_000)),
+        ("2d", RequestedPosition(PositionKind.TIMESTAMP, NOW_MS - 2 * 86_400_000)),
     ],
 )
-def test_positions(text: str, expected: Position) -> None:
+def test_positions(text: str, expected: RequestedPosition) -> None:
     assert parse_position(text, lambda: NOW_MS) == expected
 
 
@@ -126,7 +125,7 @@ def test_flags_never_replace_listeners_that_are_not_like_theirs(
     chosen: dict[str, Any] = {"host": None, "port": None, "advertise": None, **flags}
     with pytest.raises(CommandError, match="would replace the listeners") as refused:
         layered_settings(configured, {}, {}, **chosen)
-    assert "--set listeners=" in refused.value.hint
+    assert "--set listeners=" in (refused.value.hint or "")
 
 
 def test_flags_replace_a_listener_like_theirs() -> None:
@@ -217,5 +216,4 @@ def test_latency_percentiles() -> None:
 
 def test_ids_of_topics_are_written_as_kafka_does() -> None:
     for value in (UUID(int=0), UUID(int=2**128 - 1), UUID("fbefbe00-ffff-4fff-bfff-fbefbefbefbe")):
-        most, least = struct.unpack(">qq", value.bytes)
-        assert id_text(Uuid(most, least)) == uuid_text(value)
+        assert id_text(value) == uuid_text(value)

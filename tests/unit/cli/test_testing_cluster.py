@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from crowded_cluster import NAMES, PARTITIONS
-from crowded_cluster import SECONDS_MAX as CROWD_SECONDS_MAX
 
+from tests.support.crowded_cluster import NAMES, PARTITIONS
+from tests.support.crowded_cluster import SECONDS_MAX as CROWD_SECONDS_MAX
 from tidelog.testing import RunningCluster
 from tidelog.testing.cluster import BrokerNotStarted
 from tidelog.testing.ports import ReservedPort
@@ -56,7 +56,7 @@ def test_pause_and_resume(cluster: RunningCluster) -> None:
     assert cluster.state(2) == "paused" and cluster.responsive_ids == (1, 3)
     cluster.resume(2)
     cluster.wait_in_sync()
-    assert cluster.responsive_ids == (1, 2, 3)
+    assert cluster.responsive_ids == (1, 2, 3)  # type: ignore[comparison-overlap]
 
 
 def test_a_wiped_broker_refills_after_a_clean_stop(cluster: RunningCluster) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidelog.client.client_settings import READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import EARLIEST, LATEST, Cluster
@@ -113,7 +113,7 @@ def test_a_range_is_read_in_slices(
     cluster: Cluster, bootstrap: str, make_topic: Callable[..., str], codec: str
 ) -> None:
     topic = make_topic()
-    fill(bootstrap, topic, 3_000, **{"compression.type": codec, "batch.num.messages": 100})
+    fill(bootstrap, topic, 3_000, **{"compression.type": codec, "batch.num.messages": 100})  # type: ignore[arg-type]
     reader = PartitionReader(cluster, TopicPartition(topic, 0))
     for start, end in ((0, 3_000), (250, 2_750), (2_999, 3_000), (10, 10)):
         slices = list(reader.slices(start, end, 1_000))
@@ -145,7 +145,7 @@ def test_a_reader_that_stops_early_leaves_the_cluster_usable(
     reader = PartitionReader(cluster, TopicPartition(topic, 0))
     slices = reader.slices(0, 10_000, 1_000)
     next(slices)
-    slices.close()
+    slices.close()  # type: ignore[attr-defined]
     assert cluster.list_offsets({TopicPartition(topic, 0): LATEST})[TopicPartition(topic, 0)].offset == 1_000
 
 

@@ -5,14 +5,15 @@ import socket
 import ssl
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
-from scripted_broker import ScriptedBroker, make_certificate, versions_answer
 
+from tests.unit.client.scripted_broker import ScriptedBroker, make_certificate, versions_answer
+from tidelog.client.api_keys import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import AuthenticationFailed, LinkFault, UnsupportedVersion
 from tidelog.client.link import Link
-from tidelog.client.requests import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tidelog.protocol.apis import API_VERSIONS, METADATA
 
 ECHO = 1000
@@ -179,10 +180,10 @@ def test_a_client_shows_its_certificate(tmp_path: Path) -> None:
 
 def sasl_script(mechanisms: tuple[str, ...], password: bytes):  # type: ignore[no-untyped-def]
     from tidelog.protocol import messages
-    from tidelog.protocol.apis import Api, Family
+    from tidelog.protocol.apis import Api
 
-    handshake = Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, None, Family.SECURITY)
-    authenticate = Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, Family.SECURITY)
+    handshake = Api(SASL_HANDSHAKE, "SaslHandshake", 0, 1, None)
+    authenticate = Api(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2)
 
     def script(api_key: int, version: int, body: bytes) -> bytes | None:
         if api_key == SASL_HANDSHAKE:
@@ -193,7 +194,7 @@ def sasl_script(mechanisms: tuple[str, ...], password: bytes):  # type: ignore[n
             )
         if api_key == SASL_AUTHENTICATE:
             token = messages.decode_request(authenticate, version, memoryview(body), 0).auth_bytes
-            fields = {"error_code": 0, "error_message": None, "auth_bytes": b""}
+            fields: dict[str, Any] = {"error_code": 0, "error_message": None, "auth_bytes": b""}
             if token != b"\0ann\0" + password:
                 fields |= {"error_code": 58, "error_message": "wrong password"}
             return messages.encode_response(authenticate, version, fields)

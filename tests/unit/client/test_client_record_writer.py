@@ -111,7 +111,7 @@ def batch_of(partition: int, sequence: int) -> BatchToSend:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_writer.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(record_writer.time, "sleep", lambda seconds: None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("trouble", [0.0, 0.05, 0.3])

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tidelog.client.faults import AuthenticationFailed, BadOption
 from tidelog.client.sasl import exchange
 
 
-def settings(mechanism: str, **options: str) -> ClientSettings:
+def settings(mechanism: str, **options: Any) -> ClientSettings:
     return ClientSettings(
         bootstrap_servers=(("a", 1),), security_protocol="SASL_PLAINTEXT", sasl_mechanism=mechanism, **options
     )

@@ -94,7 +94,9 @@ def test_isolation() -> None:
         ({"ssl.endpoint.identification.algorithm": "ldap"}, "'none' to switch it off"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "there is no file /nowhere.pem"),
         ({"request.timeout.ms": "soon"}, "a number"),
-        ({"request.timeout.ms": "-1"}, "between 0"),
+        ({"request.timeout.ms": "-1"}, "at least 0"),
+        ({"request.timeout.ms": str(2**31)}, "at most 2147483647"),
+        ({"SSL.Cipher.Suites": "x"}, "security is not guessed at"),
         ({"check.crcs": "yes"}, "true or false"),
     ],
 )

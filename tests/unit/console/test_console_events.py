@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from tidelog.console.events import changes, newest_first
-from tidelog.console.snapshot import (
+from tidelog.admin.snapshot import (
     BrokerView,
     GroupView,
     MemberView,
@@ -12,6 +11,7 @@ from tidelog.console.snapshot import (
     TopicView,
     group_label,
 )
+from tidelog.console.events import changes, newest_first
 
 BROKERS = {number: BrokerView(number, "h", 9090 + number) for number in (1, 2, 3)}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -39,7 +39,7 @@ def browser(tmp_path: Path) -> TestClient:
     return TestClient(create_application(Console(settings)), base_url="http://localhost")
 
 
-def enter(browser: TestClient, name: str, password: str, target: str = "/login") -> httpx.Response:
+def enter(browser: TestClient, name: str, password: str, target: str = "/login") -> httpx2.Response:
     found = re.search(r'name="token" value="([^"]+)"', browser.get("/login").text)
     assert found is not None
     fields = {"name": name, "password": password, "next": target, "token": found[1]}
@@ -256,8 +256,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredUp]:
                 break
         password = json.loads((folder / "data" / "security" / "credentials.json").read_text())["admin"]
         try:
-            transport = httpx.HTTPTransport(retries=20)
-            with httpx.Client(transport=transport, timeout=60) as client:
+            transport = httpx2.HTTPTransport(retries=20)
+            with httpx2.Client(transport=transport, timeout=60) as client:
                 assert client.get(f"{address}/healthz").text == "ok\n"
             yield SecuredUp(address, password, process, errors)
         finally:
@@ -268,7 +268,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredUp]:
 
 @pytest.mark.timeout(180)
 def test_the_console_of_a_secured_cluster(secured: SecuredUp) -> None:
-    with httpx.Client(base_url=secured.console, timeout=60) as client:
+    with httpx2.Client(base_url=secured.console, timeout=60) as client:
         assert client.get("/").status_code == 303
         assert log_in(client, "tidelog-broker", "whatever").status_code == 401
         assert log_in(client, "admin", "wrong-Password-1").status_code == 401
@@ -280,7 +280,7 @@ def test_the_console_of_a_secured_cluster(secured: SecuredUp) -> None:
         assert found is not None
         made = client.post("/topics", data={"name": "secret-things", "token": found[1]})
         assert made.status_code == 303, made.text
-    with httpx.Client(base_url=secured.console, timeout=60) as script:
+    with httpx2.Client(base_url=secured.console, timeout=60) as script:
         assert script.get("/api/topics").status_code == 401
         topics = script.get("/api/topics", auth=("admin", secured.password)).json()
         assert "secret-things" in [topic["name"] for topic in topics["topics"]]
@@ -288,7 +288,7 @@ def test_the_console_of_a_secured_cluster(secured: SecuredUp) -> None:
     assert secured.password not in said and "wrong-Password-1" not in said and "whatever" not in said
 
 
-def log_in(client: httpx.Client, name: str, password: str) -> Any:
+def log_in(client: httpx2.Client, name: str, password: str) -> Any:
     found = re.search(r'name="token" value="([^"]+)"', client.get("/login").text)
     assert found is not None
     return client.post("/login", data={"name": name, "password": password, "token": found[1]})

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from starlette.testclient import TestClient
 
+from tidelog.admin.offsets import known_offsets
+from tidelog.client.cluster import LATEST
 from tidelog.console import application, tails
 from tidelog.console.application import create_application
 from tidelog.console.console import Console, ConsoleSettings
@@ -325,7 +327,8 @@ def test_tails_of_the_same_partitions_share_a_feed(broker: RunningBroker | Forei
     deadline = time.monotonic() + 30
     while len(starts) < 2 and time.monotonic() < deadline:
         # A look of three seconds at most: a busy machine may not answer the first one in time.
-        starts = {key[1]: end for key, end in console.client.offsets([("orders", 0), ("orders", 1)]).items()}
+        found = known_offsets(console.wire, [("orders", 0), ("orders", 1)], LATEST)
+        starts = {number: end for (_, number), end in found.items()}
     seen: dict[str, set[str]] = {"all": set(), "hex": set(), "picked": set(), "later": set()}
 
     def into(name: str) -> Any:

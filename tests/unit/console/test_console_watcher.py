@@ -5,8 +5,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from tidelog.admin.snapshot import BrokerView, GroupView, MemberView, PartitionView, Snapshot, TopicView
 from tidelog.console.faults import ConsoleFault
-from tidelog.console.snapshot import BrokerView, GroupView, MemberView, PartitionView, Snapshot, TopicView
 from tidelog.console.watcher import EVENTS_MAX, GROUPS_SAMPLED_MAX, TRAFFIC, Watcher
 
 TOPIC = TopicView("t", (PartitionView(0, 1, (1, 2), (1, 2)),))
@@ -46,7 +46,7 @@ class ScriptedCluster:
     def committed(self, ids: list[str]) -> dict[str, dict[tuple[str, int], int]]:
         return {name: {("t", 0): 40} for name in ids}
 
-    def offsets(self, keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def ends(self, keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return {key: self.end for key in keys if key not in self.silent}
 
 

@@ -107,7 +107,7 @@ def test_an_export_is_imported_exactly_and_a_record_is_replayed(
     broker: RunningBroker, client: TestClient
 ) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
-    producer.produce("source", BINARY, key=BINARY, partition=0, headers=HEADERS)
+    producer.produce("source", BINARY, key=BINARY, partition=0, headers=HEADERS)  # type: ignore[arg-type]
     producer.produce("source", None, key="k", partition=1)
     producer.produce("source", "", partition=1)
     producer.produce("source", "=SUM(A1)\nü", key="-1", partition=0, headers={"h": "ü"})
@@ -163,7 +163,7 @@ def test_dead_letters_go_back_once_each(broker: RunningBroker, client: TestClien
     own |= {"tidelog.dlq.reason": "not JSON", "tidelog.dlq.pipeline": "clean", "tidelog.dlq.attempts": "2"}
     producer.produce("orders.dlq", "one", key="k", headers={"trace": "t", **own})
     connect = {"__connect.errors.topic": "orders", "__connect.errors.exception.message": "boom"}
-    producer.produce("orders.dlq", "two", headers=connect)
+    producer.produce("orders.dlq", "two", headers=connect)  # type: ignore[arg-type]
     producer.produce("orders.dlq", "no dead letter")
     assert producer.flush(10) == 0
     page = client.get("/topics/orders.dlq/redrive").text
@@ -180,7 +180,7 @@ def test_dead_letters_go_back_once_each(broker: RunningBroker, client: TestClien
     told = {header["name"]: header["value"] for header in back["one"]["headers"]}
     assert told == {"trace": "t", "tidelog.dlq.attempts": "3"}
     assert json.dumps(back["two"]["headers"]).count("tidelog.dlq.attempts") == 1
-    producer.produce("orders.dlq", "three", headers=connect)
+    producer.produce("orders.dlq", "three", headers=connect)  # type: ignore[arg-type]
     assert producer.flush(10) == 0
     picking = client.get("/topics/orders.dlq/redrive?filter=boom").text
     assert "No dead letter matches" in picking
@@ -196,7 +196,7 @@ def test_a_letter_is_not_sent_back_again_by_another_page_or_the_command_line(
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     own = {"tidelog.dlq.topic": "again", "tidelog.dlq.timestamp": "1700000000001"}
     for value in "abc":
-        producer.produce("again.dlq", value, headers=own)
+        producer.produce("again.dlq", value, headers=own)  # type: ignore[arg-type]
     assert producer.flush(10) == 0
 
     class Died(Exception):

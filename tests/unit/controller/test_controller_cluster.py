@@ -4,8 +4,8 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from controller_cluster import A0, Cluster, code, state
 
+from tests.unit.controller.controller_cluster import A0, Cluster, code, state
 from tidelog.controller.commands import (
     AlterReassignments,
     BrokersChanged,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from controller_cluster import A0, UNCLEAN, Cluster, code, state
 
+from tests.unit.controller.controller_cluster import A0, UNCLEAN, Cluster, code, state
 from tidelog.controller.commands import (
     AlterConfigs,
     AssignReplicas,
@@ -194,7 +194,7 @@ def test_an_unclean_election_prefers_an_old_copy_to_none() -> None:
 
 @pytest.mark.parametrize("where", ["at creation", "topic", "all brokers", "at start"])
 def test_unclean_elections_happen_where_they_are_allowed(where: str) -> None:
-    cluster = Cluster(**({UNCLEAN: "true"} if where == "at start" else {}))
+    cluster = Cluster(**({UNCLEAN: "true"} if where == "at start" else {}))  # type: ignore[arg-type]
     cluster.create("a", (1, 2), **({UNCLEAN: "true"} if where == "at creation" else {}))
     cluster.create("b", (1, 2), **{UNCLEAN: "false"})
     cluster.change((1,))
@@ -220,7 +220,7 @@ def test_unclean_elections_happen_where_they_are_allowed(where: str) -> None:
 
 
 def test_a_replica_whose_directory_is_offline_does_not_hold_an_unclean_election_up() -> None:
-    cluster = Cluster(**{UNCLEAN: "true"})
+    cluster = Cluster(**{UNCLEAN: "true"})  # type: ignore[arg-type]
     cluster.live = {
         number: replace(each, incarnation="other", directories=(f"disk-{number}", f"spare-{number}"))
         for number, each in cluster.live.items()

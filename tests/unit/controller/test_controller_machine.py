@@ -8,6 +8,7 @@ import pytest
 from tidelog.controller.commands import (
     AllocateProducerIds,
     AlterConfigs,
+    BrokersChanged,
     Command,
     ConfigChange,
     ConfigChanges,
@@ -18,9 +19,9 @@ from tidelog.controller.commands import (
     DeleteTopics,
     Done,
     FormCluster,
+    LiveBroker,
     PartitionsSpec,
     ProducerIdBlock,
-    RegisterBroker,
     Result,
     TopicCreated,
     TopicDeleted,
@@ -48,8 +49,11 @@ class Cluster:
         self.controller = Controller(self.settings)
         self.random = Random(1)
         self.image = ClusterImage()
-        for broker_id in range(1, broker_count + 1):
-            self.run(RegisterBroker(broker_id, {"PLAINTEXT": Endpoint(f"b{broker_id}", 9092)}))
+        self.live = {
+            broker_id: LiveBroker(broker_id, "first", {"PLAINTEXT": Endpoint(f"b{broker_id}", 9092)})
+            for broker_id in range(1, broker_count + 1)
+        }
+        self.run(BrokersChanged(tuple(self.live.values()), 1))
 
     def run(self, command: Command) -> tuple[Result, ...]:
         decision = self.controller.handle(command, self.image, self.random)
@@ -92,13 +96,13 @@ def test_ids_are_random_and_printable() -> None:
     assert all(one.version == 4 and not uuid_text(one).startswith("-") for one in made)
 
 
-def test_the_first_broker_becomes_the_controller() -> None:
+def test_a_broker_that_is_there_can_move() -> None:
     cluster = Cluster(3)
-    assert (cluster.image.controller_id, cluster.image.controller_epoch) == (1, 1)
-    cluster.run(RegisterBroker(2, {"PLAINTEXT": Endpoint("moved", 1)}, "rack"))
-    assert cluster.image.controller_id == 1
+    epoch = cluster.image.brokers[2].epoch
+    cluster.live[2] = LiveBroker(2, "first", {"PLAINTEXT": Endpoint("moved", 1)}, "rack")
+    cluster.run(BrokersChanged(tuple(cluster.live.values()), 2))
     assert cluster.image.brokers[2].endpoints["PLAINTEXT"] == Endpoint("moved", 1)
-    assert cluster.image.brokers[2].rack == "rack"
+    assert (cluster.image.brokers[2].rack, cluster.image.brokers[2].epoch) == ("rack", epoch)
 
 
 def test_producer_ids_come_in_blocks() -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from machines import Log, Machine
 
+from tests.unit.controller.machines import Log, Machine
 from tidelog.controller.commands import (
     AlterConfigs,
     AlterReassignments,

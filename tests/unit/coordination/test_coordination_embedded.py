@@ -4,7 +4,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child_programs import environment, program
 from tidelog.coordination.embedded import EmbeddedStore
 from tidelog.coordination.embedded_file import Busy, Change, StoreFile
 from tidelog.coordination.embedded_links import EVERYTHING, _changed_message
@@ -26,10 +26,11 @@ class StoreProcess:
 
     def __init__(self, path: Path, timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("store_process.py")), str(path), str(timeout_ms)],
+            [*program("tests.unit.coordination.store_process"), str(path), str(timeout_ms)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=environment(),
         )
         assert self._answer() == "open"
 

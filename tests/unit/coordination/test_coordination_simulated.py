@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tidelog.coordination.simulated import SimulatedCluster, SimulatedStore
+from tests.support.simulated_store import SimulatedCluster, SimulatedStore
 from tidelog.coordination.store import (
     ABSENT,
     Committed,

@@ -1,20 +1,14 @@
 """ConsumerGroupHeartbeat, ConsumerGroupDescribe and offsets by topic id, on a node with a simulated disk."""
 
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-
-from held_background import HeldBackground
-from test_groups_handlers import QUICK, ask, decode, join, send, versions
-from test_groups_handlers import node as node_fixture
-
+from tests.support.held_background import HeldBackground
+from tests.unit.groups.test_groups_handlers import QUICK, ask, decode, join, send, versions
+from tests.unit.groups.test_groups_handlers import node as node_fixture
 from tidelog.model.errors import ErrorCode
 
 node = node_fixture
@@ -38,13 +32,13 @@ def enter(node: Any, version: int, member_id: str = "m", **fields: Any) -> Any:
 @pytest.mark.parametrize("version", versions("consumer_group_heartbeat"))
 def test_members_join_are_described_and_leave(node: Any, version: int) -> None:
     answer = enter(node, version)
-    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "m", 1)
+    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "m", 2)
     assert answer.heartbeat_interval == timedelta(seconds=5)
     topic_id = node.broker.image.topics["t"].topic_id
     assert [(t.topic_id, t.partitions) for t in answer.assignment.topic_partitions] == [(topic_id, (0, 1))]
     owned = ({"topic_id": topic_id, "partitions": (0, 1)},)
-    later = beat(node, version, "m", 1, topic_partitions=owned)
-    assert (later.error_code, later.member_epoch, later.assignment) == (0, 1, None)
+    later = beat(node, version, "m", 2, topic_partitions=owned)
+    assert (later.error_code, later.member_epoch, later.assignment) == (0, 2, None)
     for describe_version in versions("consumer_group_describe"):
         described = ask(
             node,
@@ -54,7 +48,7 @@ def test_members_join_are_described_and_leave(node: Any, version: int) -> None:
             include_authorized_operations=True,
         )
         group, unknown, nameless = described.groups
-        assert (group.group_state, group.group_epoch, group.assignor_name) == ("Stable", 1, "uniform")
+        assert (group.group_state, group.group_epoch, group.assignor_name) == ("Stable", 2, "uniform")
         assert group.authorized_operations > 0
         assert group.members[0].assignment.topic_partitions[0].topic_name == "t"
         assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -73,14 +67,14 @@ def test_ids_are_made_by_the_coordinator_only_in_version_0(node: Any) -> None:
 
 def test_expressions_in_version_1(node: Any) -> None:
     topics = {"subscribed_topic_names": None}
-    assert enter(node, 1, subscribed_topic_regex="t.*", **topics).assignment.topic_partitions
+    assert enter(node, 1, subscribed_topic_regex="t.*", **topics).assignment.topic_partitions  # type: ignore[arg-type]
     refused = enter(node, 1, "other", subscribed_topic_regex="(", **topics)
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "(" in refused.error_message
 
 
 def test_a_member_waits_until_its_expression_is_worked_out_elsewhere(node: Any) -> None:
-    background = node.broker.topic_expressions._background = HeldBackground()
+    background = node.broker.topic_expressions.get()._background = HeldBackground()
     fields = {
         "group_id": "g",
         "member_epoch": 0,
@@ -100,32 +94,32 @@ def test_a_member_waits_until_its_expression_is_worked_out_elsewhere(node: Any) 
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     # Topics come and go: the member keeps what it has until the expression is held against them.
     node.create_topic("tt", 3)
-    assert beat(node, 1, "m", 1).assignment is None
+    assert beat(node, 1, "m", 2).assignment is None
     background.step()
-    assert len(beat(node, 1, "m", 1).assignment.topic_partitions) == 2
+    assert len(beat(node, 1, "m", 2).assignment.topic_partitions) == 2
 
 
 def test_new_topics_reach_members_with_their_next_heartbeat(node: Any) -> None:
     enter(node, 1, subscribed_topic_names=("t", "late"))
     node.create_topic("late", 3)
-    answer = beat(node, 1, "m", 1)
+    answer = beat(node, 1, "m", 2)
     assert sorted(len(t.partitions) for t in answer.assignment.topic_partitions) == [2, 3]
 
 
 def test_sessions_end_and_groups_survive_a_restart(node: Any) -> None:
     enter(node, 1)
     for index in range(4):
-        node.broker.groups.unload(index)
-        node.broker.groups.load(index)
-    assert beat(node, 1, "m", 1).error_code == ErrorCode.NONE
+        node.broker.groups.get().unload(index)
+        node.broker.groups.get().load(index)
+    assert beat(node, 1, "m", 2).error_code == ErrorCode.NONE
     node.advance(44_999)
-    assert beat(node, 1, "m", 1).error_code == ErrorCode.NONE
+    assert beat(node, 1, "m", 2).error_code == ErrorCode.NONE
     node.advance(45_002)
-    assert beat(node, 1, "m", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert beat(node, 1, "m", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_the_protocol_can_be_switched_off() -> None:
-    from node import NodeUnderTest
+    from tests.unit.broker.node import NodeUnderTest
 
     classic_only = NodeUnderTest(**QUICK, group_coordinator_rebalance_protocols="classic")
     assert enter(classic_only, 1).error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -133,7 +127,7 @@ def test_the_protocol_can_be_switched_off() -> None:
 
 def test_a_coordinator_elsewhere_says_so(node: Any) -> None:
     for index in range(4):
-        node.broker.groups.unload(index)
+        node.broker.groups.get().unload(index)
     assert enter(node, 1).error_code == ErrorCode.NOT_COORDINATOR
     described = ask(node, "consumer_group_describe", 1, group_ids=("g",), include_authorized_operations=False)
     assert described.groups[0].error_code == ErrorCode.NOT_COORDINATOR
@@ -142,8 +136,8 @@ def test_a_coordinator_elsewhere_says_so(node: Any) -> None:
 def test_classic_and_consumer_members_share_a_group(node: Any) -> None:
     enter(node, 1)
     joined = join(node, 3)
-    assert (joined.error_code, joined.leader, joined.generation_id) == (0, "", 2)
-    identity = {"group_id": "g", "member_id": joined.member_id, "generation_id": 2}
+    assert (joined.error_code, joined.leader, joined.generation_id) == (0, "", 3)
+    identity = {"group_id": "g", "member_id": joined.member_id, "generation_id": 3}
     synced = ask(
         node, "sync_group", 5, assignments=(), protocol_type="consumer", protocol_name="range", **identity
     )
@@ -203,7 +197,7 @@ def test_members_commit_and_fetch_in_their_epoch(node: Any, version: int) -> Non
     enter(node, 1)
     topic_id = node.broker.image.topics["t"].topic_id
     part = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "m"}
-    for epoch, error in ((1, ErrorCode.NONE), (0, ErrorCode.STALE_MEMBER_EPOCH)):
+    for epoch, error in ((2, ErrorCode.NONE), (0, ErrorCode.STALE_MEMBER_EPOCH)):
         answer = ask(
             node,
             "offset_commit",

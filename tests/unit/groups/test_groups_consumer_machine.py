@@ -1,17 +1,12 @@
 """Consumer groups (KIP-848) by hand: one heartbeat after another, against a log in memory."""
 
-import sys
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_groups_machine import Desk
-
+from tests.unit.groups.test_groups_machine import Desk
 from tidelog.groups.commands import (
     CommitOffsets,
     ConsumerHeartbeat,
@@ -116,38 +111,88 @@ def desk() -> ConsumerDesk:
 
 def test_the_first_member_gets_everything(desk: ConsumerDesk) -> None:
     answer = desk.enter()
-    assert told(answer) == (1, [0, 1, 2, 3])
+    assert told(answer) == (2, [0, 1, 2, 3])
     assert (answer["member_id"], answer["heartbeat_interval"]) == ("a", 5_000)
     assert str(desk.group.state) == "Stable"
-    assert told(desk.beat("a", 1, [0, 1, 2, 3])) == (1, None)
+    assert told(desk.beat("a", 2, [0, 1, 2, 3])) == (2, None)
 
 
 def test_partitions_are_given_up_before_they_are_given(desk: ConsumerDesk) -> None:
     desk.enter("a")
-    assert told(desk.enter("b")) == (2, [])
+    assert told(desk.enter("b")) == (3, [])
     assert str(desk.group.state) == "Reconciling"
-    epoch, kept = told(desk.beat("a", 1, [0, 1, 2, 3]))
-    assert (epoch, len(kept)) == (1, 2), "the member stays in its epoch until it has given up"
-    assert told(desk.beat("b", 2, [])) == (2, None)
-    assert told(desk.beat("a", 1)) == (1, None), "to say nothing is not to have given up"
-    assert told(desk.beat("a", 1, kept)) == (2, None)
-    assert told(desk.beat("b", 2, [])) == (2, sorted({0, 1, 2, 3} - set(kept)))
+    epoch, kept = told(desk.beat("a", 2, [0, 1, 2, 3]))
+    assert (epoch, len(kept)) == (2, 2), "the member stays in its epoch until it has given up"
+    assert told(desk.beat("b", 3, [])) == (3, None)
+    assert told(desk.beat("a", 2)) == (2, None), "to say nothing is not to have given up"
+    assert told(desk.beat("a", 2, kept)) == (3, None)
+    assert told(desk.beat("b", 3, [])) == (3, sorted({0, 1, 2, 3} - set(kept)))
     assert str(desk.group.state) == "Stable"
+
+
+def test_who_unsubscribes_while_it_gives_up_gives_up_the_rest_too(desk: ConsumerDesk) -> None:
+    desk.enter("a")
+    desk.enter("b")
+    _, kept = told(desk.beat("a", 2, [0, 1, 2, 3]))
+    assert told(desk.beat("a", 2, subscribed_topic_names=())) == (2, [])
+    assert desk.group.current_of("a").pending_revocation == indexes_to_owned(range(4))
+    assert told(desk.beat("b", 3, [])) == (4, None), "nothing is free before it is given up"
+    assert told(desk.beat("a", 2, kept)) == (2, None)
+    assert told(desk.beat("a", 2, [])) == (4, None)
+    assert told(desk.beat("b", 4, [])) == (4, [0, 1, 2, 3])
 
 
 def test_a_lost_answer_is_asked_for_again(desk: ConsumerDesk) -> None:
     desk.enter("a")
-    assert told(desk.enter("a")) == (1, [0, 1, 2, 3])
+    assert told(desk.enter("a")) == (2, [0, 1, 2, 3])
     desk.enter("b")
     desk.settle("a", "b")
-    assert desk.group.current_of("a").epoch == 2
+    assert desk.group.current_of("a").epoch == 3
     full = {"rebalance_timeout_ms": 5_000, "subscribed_topic_names": ("t",)}
     kept = desk.assigned()["a"]
-    assert told(desk.beat("a", 1, kept, **full)) == (2, kept)
-    assert desk.beat("a", 1, [0, 1, 2, 3], **full)["error_code"] is ErrorCode.FENCED_MEMBER_EPOCH
-    assert desk.beat("a", 9, kept)["error_code"] is ErrorCode.FENCED_MEMBER_EPOCH
-    assert desk.beat("x", 1, kept)["error_code"] is ErrorCode.UNKNOWN_MEMBER_ID
-    assert desk.beat("a", 2, kept)["error_code"] is ErrorCode.NONE
+    assert told(desk.beat("a", 2, kept, **full)) == (3, kept)
+    assert desk.beat("a", 2, [0, 1, 2, 3], **full)["error_code"] is ErrorCode.FENCED_MEMBER_EPOCH
+    assert desk.beat("a", 10, kept)["error_code"] is ErrorCode.FENCED_MEMBER_EPOCH
+    assert desk.beat("x", 2, kept)["error_code"] is ErrorCode.UNKNOWN_MEMBER_ID
+    assert desk.beat("a", 3, kept)["error_code"] is ErrorCode.NONE
+
+
+def test_who_did_not_hear_an_answer_is_told_its_assignment_again(desk: ConsumerDesk) -> None:
+    """Not only if it says everything: a heartbeat may arrive twice, and the second answer be heard first."""
+    desk.enter("a")
+    desk.enter("b")
+    desk.settle("a", "b")
+    kept = desk.assigned()["a"]
+    desk.beat("b", -1)
+    assert told(desk.beat("a", 3, kept)) == (4, [0, 1, 2, 3])
+    assert told(desk.beat("a", 3, kept)) == (4, [0, 1, 2, 3])
+    assert told(desk.beat("a", 4, [0, 1, 2, 3])) == (4, None)
+
+
+def test_a_member_joins_again_whatever_its_epoch(desk: ConsumerDesk) -> None:
+    desk.enter("a")
+    desk.enter("b")
+    desk.settle("a", "b")
+    desk.beat("b", -1)
+    desk.settle("a")
+    assert told(desk.enter("a")) == (4, [0, 1, 2, 3])
+    assert told(desk.enter("a", instance_id=None)) == (4, [0, 1, 2, 3])
+
+
+def test_a_member_without_a_subscription_makes_no_epoch(desk: ConsumerDesk) -> None:
+    assert told(desk.enter("a", subscribed_topic_names=())) == (1, [])
+    assert told(desk.enter("b", subscribed_topic_names=())) == (1, [])
+    assert told(desk.beat("a", 1, subscribed_topic_names=("t",))) == (2, [0, 1, 2, 3])
+    desk.reload()
+    assert desk.group.epoch == 2
+
+
+def test_a_bad_expression_takes_no_static_members_place(desk: ConsumerDesk) -> None:
+    desk.enter("a", instance_id="i")
+    desk.beat("a", -2, instance_id="i")
+    bad = desk.enter("b", instance_id="i", subscribed_topic_regex="(")
+    assert bad["error_code"] is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert list(desk.group.members) == ["a"] and ("consumer session", "g", "a") in desk.timers
 
 
 def test_a_member_that_leaves_frees_its_partitions(desk: ConsumerDesk) -> None:
@@ -156,7 +201,7 @@ def test_a_member_that_leaves_frees_its_partitions(desk: ConsumerDesk) -> None:
     desk.settle("a", "b")
     assert desk.beat("b", -1)["member_epoch"] == -1
     assert str(desk.group.state) == "Assigning"
-    assert told(desk.beat("a", 2, desk.assigned()["a"])) == (3, [0, 1, 2, 3])
+    assert told(desk.beat("a", 3, desk.assigned()["a"])) == (4, [0, 1, 2, 3])
     assert desk.beat("b", -1)["error_code"] is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -191,25 +236,25 @@ def test_refused_appends_change_nothing(desk: ConsumerDesk) -> None:
 def test_metadata_changes_make_a_new_epoch(desk: ConsumerDesk) -> None:
     desk.enter("a", subscribed_topic_names=("t", "u"))
     desk.machine.observe(image(2, t=4, u=1))
-    assert told(desk.beat("a", 1, [0, 1, 2, 3])) == (2, [0, 1, 2, 3, 0])
+    assert told(desk.beat("a", 2, [0, 1, 2, 3])) == (3, [0, 1, 2, 3, 0])
     desk.machine.observe(image(3, t=4, u=1))
     records = len(desk.log)
-    assert told(desk.beat("a", 2)) == (2, None)
+    assert told(desk.beat("a", 3)) == (3, None)
     assert len(desk.log) == records, "metadata that says the same writes nothing"
     desk.machine.observe(image(4, t=5))
     answer = desk.answer(
-        ConsumerHeartbeat, "g", "a", 2, "c", "/h", owned=frozenset([*((T, i) for i in range(4)), (U, 0)])
+        ConsumerHeartbeat, "g", "a", 3, "c", "/h", owned=frozenset([*((T, i) for i in range(4)), (U, 0)])
     )
-    assert told(answer) == (2, [0, 1, 2, 3])
-    assert told(desk.beat("a", 2, [0, 1, 2, 3])) == (3, [0, 1, 2, 3, 4])
+    assert told(answer) == (3, [0, 1, 2, 3])
+    assert told(desk.beat("a", 3, [0, 1, 2, 3])) == (4, [0, 1, 2, 3, 4])
 
 
 def test_expressions_follow_the_topics(desk: ConsumerDesk) -> None:
     desk.machine.observe(image(1, u=1, __consumer_offsets=1))
     answer = desk.enter("a", subscribed_topic_names=None, subscribed_topic_regex=".*")
-    assert told(answer) == (1, [0])
+    assert told(answer) == (2, [0])
     desk.machine.observe(image(2, u=1, t=2, __consumer_offsets=1))
-    assert told(desk.beat("a", 1)) == (2, [0, 1, 0])
+    assert told(desk.beat("a", 2)) == (3, [0, 1, 0])
     described = desk.machine.describe_consumer_group("g")
     assert described["members"][0]["subscribed_topic_regex"] == ".*"  # type: ignore[index]
     bad = desk.enter("b", subscribed_topic_names=None, subscribed_topic_regex="(")
@@ -239,12 +284,12 @@ def test_first_heartbeats_must_say_everything(
 
 
 def test_other_heartbeats_that_make_no_sense(desk: ConsumerDesk) -> None:
-    assert desk.beat("a", 1)["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
+    assert desk.beat("a", 2)["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
     assert desk.beat("a", -1)["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
     assert desk.beat("a", -3)["error_code"] is ErrorCode.INVALID_REQUEST
     assert desk.beat("a", -2)["error_code"] is ErrorCode.INVALID_REQUEST
     assert desk.enter("")["error_code"] is ErrorCode.INVALID_REQUEST
-    assert told(desk.enter("", new_member_id="made")) == (1, [0, 1, 2, 3])
+    assert told(desk.enter("", new_member_id="made")) == (2, [0, 1, 2, 3])
     assert list(desk.group.members) == ["made"]
 
 
@@ -285,20 +330,20 @@ def commit(
 ) -> ErrorCode:
     offsets = (OffsetToCommit("t", partition, 5),)
     answer = desk.answer(CommitOffsets, "g", member_id, None, epoch, offsets, api_version=api_version)
-    return answer["topics"][0]["partitions"][0]["error_code"]  # type: ignore[no-any-return]
+    return answer["topics"][0]["partitions"][0]["error_code"]
 
 
 def test_offsets_are_committed_and_fetched_in_the_members_epoch(desk: ConsumerDesk) -> None:
     desk.enter("a")
-    assert commit(desk, "a", 1) is ErrorCode.NONE
+    assert commit(desk, "a", 2) is ErrorCode.NONE
     assert commit(desk, "a", 0) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit(desk, "x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(desk, "x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(desk, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit(desk, "a", 1, api_version=8) is ErrorCode.UNSUPPORTED_VERSION
+    assert commit(desk, "a", 2, api_version=8) is ErrorCode.UNSUPPORTED_VERSION
     for member_id, epoch, error in (
-        ("a", 1, ErrorCode.NONE),
+        ("a", 2, ErrorCode.NONE),
         ("a", 0, ErrorCode.STALE_MEMBER_EPOCH),
-        ("x", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("x", 2, ErrorCode.UNKNOWN_MEMBER_ID),
         (None, -1, ErrorCode.NONE),
     ):
         answer = desk.answer(FetchOffsets, "g", None, False, member_id, epoch)
@@ -313,38 +358,38 @@ def test_a_member_may_commit_in_an_older_epoch_what_it_has_owned_since(desk: Con
     """KIP-1251: the answer that tells it of its new epoch may still be on its way."""
     desk.enter("a")
     desk.enter("b")
-    epoch, kept = told(desk.beat("a", 1, [0, 1, 2, 3]))
-    assert (epoch, len(kept)) == (1, 2), "two of the four are to be given up"
+    epoch, kept = told(desk.beat("a", 2, [0, 1, 2, 3]))
+    assert (epoch, len(kept)) == (2, 2), "two of the four are to be given up"
     given = next(index for index in range(4) if index not in kept)
-    assert told(desk.beat("a", 1, kept))[0] == 2
-    assert commit(desk, "a", 1, partition=kept[0]) is ErrorCode.NONE
-    assert commit(desk, "a", 1, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
-    for epoch in (0, 3):
+    assert told(desk.beat("a", 2, kept))[0] == 3
+    assert commit(desk, "a", 2, partition=kept[0]) is ErrorCode.NONE
+    assert commit(desk, "a", 2, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
+    for epoch in (0, 4):
         assert commit(desk, "a", epoch, partition=kept[0]) is ErrorCode.STALE_MEMBER_EPOCH
     desk.settle("a", "b")
     desk.beat("b", -1)
-    assert told(desk.beat("a", 2, kept)) == (3, [0, 1, 2, 3])
-    assert commit(desk, "a", 2, partition=kept[0]) is ErrorCode.NONE
+    assert told(desk.beat("a", 3, kept)) == (4, [0, 1, 2, 3])
+    assert commit(desk, "a", 3, partition=kept[0]) is ErrorCode.NONE
     # In the epoch it names this one was another's.
-    assert commit(desk, "a", 2, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit(desk, "a", 3, partition=given) is ErrorCode.NONE
+    assert commit(desk, "a", 3, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(desk, "a", 4, partition=given) is ErrorCode.NONE
 
 
 def test_empty_groups_are_deleted_and_expire(desk: ConsumerDesk) -> None:
     desk.enter("a")
-    commit(desk, "a", 1)
+    commit(desk, "a", 2)
     assert desk.answer(DeleteGroup, "g")["error_code"] is ErrorCode.NON_EMPTY_GROUP
     desk.beat("a", -1)
     assert desk.answer(DeleteGroup, "g")["error_code"] is ErrorCode.NONE
-    assert desk.machine.durable.comparable() == ({}, {}, {}, {})
+    assert desk.machine.durable.comparable() == ({}, {}, {}, {}, {})
     desk.enter("a")
-    commit(desk, "a", 1)
+    commit(desk, "a", 2)
     desk.now_ms += 2_000
     desk.do(ExpireOffsets())
     assert desk.group.members and desk.machine.durable.offsets.has_any("g")
     desk.beat("a", -1)
     desk.do(ExpireOffsets())
-    assert desk.machine.durable.comparable() == ({}, {}, {}, {}) and not desk.machine.groups
+    assert desk.machine.durable.comparable() == ({}, {}, {}, {}, {}) and not desk.machine.groups
 
 
 # ---------------------------------------------------------------- looking and loading
@@ -361,13 +406,22 @@ def test_groups_of_both_types_are_listed_and_described(desk: ConsumerDesk) -> No
     ]
     described: Any = desk.machine.describe_consumer_group("g")
     assert (described["group_epoch"], described["assignment_epoch"], described["assignor_name"]) == (
-        1,
-        1,
+        2,
+        2,
         "uniform",
     )
     (member,) = described["members"]
     assert member["assignment"] == member["target_assignment"]
     assert member["assignment"]["topic_partitions"][0]["topic_name"] == "t"
+
+
+def test_a_topic_that_is_gone_is_not_described(desk: ConsumerDesk) -> None:
+    """Also before a heartbeat has brought the group to know of it."""
+    desk.enter("a")
+    desk.machine.observe(image(version=2))
+    described: Any = desk.machine.describe_consumer_group("g")
+    (member,) = described["members"]
+    assert member["assignment"] == member["target_assignment"] == {"topic_partitions": []}
     assert member["member_type"] == 1
     assert desk.machine.describe_consumer_group("k")["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
     assert desk.machine.describe_consumer_group("x")["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
@@ -379,7 +433,7 @@ def test_groups_of_both_types_are_listed_and_described(desk: ConsumerDesk) -> No
 def test_a_group_that_moves_goes_on_where_it_was(desk: ConsumerDesk) -> None:
     desk.enter("a")
     desk.enter("b", instance_id="i")
-    desk.beat("a", 1, [0, 1, 2, 3])
+    desk.beat("a", 2, [0, 1, 2, 3])
     before = desk.group.comparable()
     desk.reload()
     assert desk.group.comparable() == before
@@ -393,7 +447,7 @@ def test_a_group_that_moves_goes_on_where_it_was(desk: ConsumerDesk) -> None:
 
 def test_an_empty_classic_group_becomes_a_consumer_group_and_back(desk: ConsumerDesk) -> None:
     desk.answer(LeaveGroup, "g", (LeavingMember(stable_classic(desk)),))
-    assert told(desk.enter("a")) == (1, [0, 1, 2, 3])
+    assert told(desk.enter("a")) == (2, [0, 1, 2, 3])
     assert not desk.machine.groups and not desk.machine.durable.groups
     desk.beat("a", -1)
     desk.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -719,7 +773,7 @@ def test_a_group_has_a_session_and_a_heartbeat_of_its_own() -> None:
     assert desk.enter()["heartbeat_interval"] == SETTINGS.consumer_heartbeat_interval_ms
     with_own = replace(image(t=4), group_configs={"g": own})
     desk.machine.observe(with_own)
-    assert desk.beat("a", 1, [0, 1, 2, 3])["heartbeat_interval"] == 7_000
+    assert desk.beat("a", 2, [0, 1, 2, 3])["heartbeat_interval"] == 7_000
     desk.pass_time(15_000)
     assert "a" in desk.group.members
     desk.pass_time(6_000)

@@ -3,30 +3,25 @@
 import importlib
 import io
 import struct
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-
-from kio_entities import build
-from node import NodeUnderTest, joined
-
-from tidelog.broker.coordinator_runtime import coordinator_partition, java_string_hash
-from tidelog.broker.dispatch import PendingAnswer
-from tidelog.broker.partition import Partition
+from tests.support.kio_entities import build
+from tests.unit.broker.node import NodeUnderTest, joined
+from tidelog.broker.coordinators.internal_topic import coordinator_partition, java_string_hash
+from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.requests.request import PendingAnswer
+from tidelog.controller.commands import DeleteTopics, TopicDeleted, TopicReference
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.apis import APIS
 
 ROWS = {row.module: row for row in APIS.values()}
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
-QUICK = {"group_initial_rebalance_delay_ms": "0", "offsets_topic_num_partitions": "4"}
+QUICK: dict[str, Any] = {"group_initial_rebalance_delay_ms": "0", "offsets_topic_num_partitions": "4"}
 
 
 def versions(module: str) -> range:
@@ -82,6 +77,12 @@ def commit(node: NodeUnderTest, version: int, **fields: Any) -> list[tuple[str, 
     defaults["retention_time"] = timedelta(milliseconds=-1)
     answer = ask(node, "offset_commit", version, **{**defaults, **fields})
     return [(t.name, p.partition_index, int(p.error_code)) for t in answer.topics for p in t.partitions]
+
+
+def delete(node: NodeUnderTest, topic: str) -> None:
+    deleted: list[Any] = []
+    node.broker.metadata.submit(DeleteTopics((TopicReference(topic),)), deleted.extend)
+    assert isinstance(deleted[0], TopicDeleted)
 
 
 def fetch_all(node: NodeUnderTest, group_id: str = "g") -> list[tuple[str, int, int, str]]:
@@ -184,7 +185,7 @@ def test_fetch_in_every_version(node: NodeUnderTest, version: int) -> None:
 
 def test_a_coordinator_elsewhere_is_said_so_in_every_shape(node: NodeUnderTest) -> None:
     for index in range(4):
-        node.broker.groups.unload(index)
+        node.broker.groups.get().unload(index)
     elsewhere = int(ErrorCode.NOT_COORDINATOR)
     assert join(node, 9).error_code == elsewhere
     assert ask(node, "heartbeat", 4, group_id="g", member_id="m", generation_id=1).error_code == elsewhere
@@ -216,7 +217,7 @@ def test_waiting_members_are_answered_when_leadership_goes(node: NodeUnderTest) 
         protocols=({"name": "range", "metadata": SUBSCRIPTION},),
     )
     assert other.chunks is None
-    node.broker.groups.unload(node.broker.groups.partition_for("g"))
+    node.broker.groups.get().unload(node.broker.group_topic.partition_for("g"))
     assert decode("join_group", 3, other).error_code == ErrorCode.NOT_COORDINATOR
 
 
@@ -270,7 +271,7 @@ def test_a_restarted_node_knows_its_groups(node: NodeUnderTest) -> None:
     member_id = join(node, 3).member_id
     identity = {"group_id": "g", "member_id": member_id, "generation_id": 1}
     ask(node, "sync_group", 3, assignments=({"member_id": member_id, "assignment": b"mine"},), **identity)
-    groups = node.broker.groups
+    groups = node.broker.groups.get()
     for index in range(4):
         groups.unload(index)
         groups.load(index)
@@ -297,10 +298,10 @@ def test_a_large_log_is_loaded_over_several_turns(
 ) -> None:
     for _ in range(5):
         commit(node, 5)
-    monkeypatch.setattr("tidelog.broker.coordinator_runtime.LOAD_RECORDS_PER_TURN", 2)
-    index = node.broker.groups.partition_for("g")
-    node.broker.groups.unload(index)
-    node.broker.groups.load(index)
+    monkeypatch.setattr("tidelog.broker.coordinators.coordinator_runtime.LOAD_RECORDS_PER_TURN", 2)
+    index = node.broker.group_topic.partition_for("g")
+    node.broker.groups.get().unload(index)
+    node.broker.groups.get().load(index)
     loading = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert ask(node, "list_groups", 4).error_code == loading
     assert join(node, 9).error_code == loading
@@ -316,22 +317,35 @@ def test_offsets_expire_by_the_clock_and_with_their_topic() -> None:
     ask(node, "find_coordinator", 0, key="g")
     commit(node, 5)
     commit(node, 5, group_id="h")
-    node.broker.groups.topic_deleted("elsewhere")
+    node.broker.groups.get().topic_deleted("elsewhere")
     assert fetch_all(node)
     node.advance(30_000)
     commit(node, 5, group_id="h")
     node.advance(30_001)
     assert fetch_all(node) == []
     assert fetch_all(node, "h")
-    node.broker.groups.topic_deleted("t")
+    node.broker.groups.get().topic_deleted("t")
     assert fetch_all(node, "h") == []
+
+
+def test_a_deleted_topic_asks_for_the_group_coordinator_only_if_there_is_one() -> None:
+    node = NodeUnderTest(**QUICK)
+    node.create_topic("t", 2)
+    delete(node, "t")
+    assert node.broker.groups.made is None and node.broker.transactions.made is None
+    node.create_topic("t", 2)
+    ask(node, "find_coordinator", 0, key="g")
+    commit(node, 5)
+    assert fetch_all(node)
+    delete(node, "t")
+    assert fetch_all(node) == []
 
 
 def test_answers_wait_for_replicas_and_give_up_in_time(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(node, 5)
-    partition = node.broker.partition("__consumer_offsets", node.broker.groups.partition_for("g"))
+    partition = node.broker.replicas.leader("__consumer_offsets", node.broker.group_topic.partition_for("g"))
     assert partition is not None
     append = Partition.append_internal
 
@@ -355,18 +369,18 @@ def test_answers_wait_for_replicas_and_give_up_in_time(
     read = send(node, "offset_fetch", 9, groups=({"group_id": "g", "topics": None},))
     assert read.chunks is None, "the write is still on its way"
     partition.high_watermark = partition.log.log_end_offset
-    node.broker.note_progress(partition)
-    node.broker.wake_progressed()
+    node.broker.turn.note_progress(partition)
+    node.broker.turn.wake()
     assert decode("offset_fetch", 9, read).groups[0].topics[0].partitions[0].committed_offset == 8
 
 
 def test_a_new_leader_reads_past_the_watermark_and_answers_when_it_has_passed(node: NodeUnderTest) -> None:
     commit(node, 5)
-    index = node.broker.groups.partition_for("g")
-    partition = node.broker.partitions["__consumer_offsets", index]
-    node.broker.groups.unload(index)
+    index = node.broker.group_topic.partition_for("g")
+    partition = node.broker.replicas.led["__consumer_offsets", index]
+    node.broker.groups.get().unload(index)
     partition.high_watermark = partition.log.log_end_offset - 1
-    node.broker.groups.load(index)
+    node.broker.groups.get().load(index)
     assert join(node, 9, "unknown").error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     waiting = send(
         node,
@@ -378,15 +392,15 @@ def test_a_new_leader_reads_past_the_watermark_and_answers_when_it_has_passed(no
     )
     assert waiting.chunks is None
     partition.high_watermark = partition.log.log_end_offset
-    node.broker.note_progress(partition)
-    node.broker.wake_progressed()
+    node.broker.turn.note_progress(partition)
+    node.broker.turn.wake()
     assert decode("offset_fetch", 7, waiting).topics[0].partitions[0].committed_offset == 7
     assert fetch_all(node) == [("t", 0, 7, "m")]
 
 
 def test_an_epoch_that_changes_while_the_node_leads_on_sends_nobody_away(node: NodeUnderTest) -> None:
-    index = node.broker.groups.partition_for("g")
-    machine = node.broker.groups.machine_for("g")
-    node.broker.partitions["__consumer_offsets", index].leader_epoch += 1
-    node.broker.groups.load(index)
-    assert node.broker.groups.machine_for("g") is machine
+    index = node.broker.group_topic.partition_for("g")
+    machine = node.broker.groups.get().machine_for("g")
+    node.broker.replicas.led["__consumer_offsets", index].leader_epoch += 1
+    node.broker.groups.get().load(index)
+    assert node.broker.groups.get().machine_for("g") is machine

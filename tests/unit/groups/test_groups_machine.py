@@ -1,10 +1,12 @@
 """The group machine by hand: one command after another, against a log that takes all unless told not to."""
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidelog.groups.classic_group import ClassicGroup
 from tidelog.groups.commands import (
     Command,
     CommitOffsets,
@@ -24,7 +26,7 @@ from tidelog.groups.commands import (
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState, mermaid
-from tidelog.model.effects import Append, CancelTimer, Effect, Event, Reply, SetTimer
+from tidelog.model.effects import Append, CancelTimer, Effect, Reply, SetTimer, TellEvent
 from tidelog.model.errors import ErrorCode
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t"
@@ -67,7 +69,7 @@ class Desk:
                 self.timers.pop(effect.key, None)
             elif isinstance(effect, Append):
                 self.append(effect)
-            elif isinstance(effect, Event):
+            elif isinstance(effect, TellEvent):
                 self.events.append((effect.kind, effect.cause))
 
     def append(self, effect: Append) -> None:
@@ -392,7 +394,7 @@ def test_groups_are_deleted_when_empty(desk: Desk) -> None:
     desk.answer(LeaveGroup, "g", (LeavingMember(member),))
     assert desk.answer(DeleteGroup, "g")["error_code"] is ErrorCode.NONE
     assert desk.answer(DeleteGroup, "g")["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
-    assert desk.machine.durable.comparable() == ({}, {}, {}, {})
+    assert desk.machine.durable.comparable() == ({}, {}, {}, {}, {})
     assert not desk.machine.groups
 
 
@@ -466,7 +468,7 @@ def test_describing(desk: Desk) -> None:
     assert described["group_state"] == "Stable"
     assert described["protocol_data"] == "range"
     (only,) = described["members"]  # type: ignore[misc]
-    assert (only["member_id"], only["member_metadata"]) == (member, SUBSCRIPTION)
+    assert (only["member_id"], only["member_metadata"]) == (member, SUBSCRIPTION)  # type: ignore[has-type]
     missing = desk.machine.describe_group("h", missing_is_error=False)
     assert (missing["error_code"], missing["group_state"]) == (ErrorCode.NONE, "Dead")
     assert (
@@ -475,6 +477,28 @@ def test_describing(desk: Desk) -> None:
     assert desk.machine.list_groups(frozenset({"empty"}), frozenset()) == []
     assert len(desk.machine.list_groups(frozenset({"stable"}), frozenset({"classic"}))) == 1
     assert desk.machine.list_groups(frozenset(), frozenset({"share"})) == []
+
+
+def test_a_refused_step_leaves_the_very_same_group(desk: Desk) -> None:
+    (member,) = desk.stable()
+    before = desk.group
+    kept = before.copy()
+    timers = dict(desk.timers)
+    desk.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    answer = desk.answer(LeaveGroup, "g", (LeavingMember(member),))
+    assert answer["error_code"] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert desk.group is before
+    assert all(getattr(before, name) == getattr(kept, name) for name in ClassicGroup.__slots__)
+    assert desk.timers == timers and desk.events[-1] == ("group is stable", "the assignment is stored")
+    desk.refuse = None
+    desk.answer(LeaveGroup, "g", (LeavingMember(member),))
+    assert desk.group is not before and not desk.group.members and before.members
+
+
+def test_the_members_of_a_group_are_only_replaced(desk: Desk) -> None:
+    (member,) = desk.stable()
+    with pytest.raises(FrozenInstanceError):
+        desk.group.members[member].awaiting_join = 1
 
 
 def test_a_rebalance_says_why(desk: Desk) -> None:

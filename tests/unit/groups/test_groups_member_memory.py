@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_groups_consumer_machine import ConsumerDesk
-from test_groups_machine import SETTINGS, Desk
 
+from tests.unit.groups.test_groups_consumer_machine import ConsumerDesk
+from tests.unit.groups.test_groups_machine import SETTINGS, Desk
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.member_memory import COUNTED_EVERY_MS, MemberMemory
 from tidelog.model.errors import ErrorCode
@@ -117,7 +117,7 @@ def test_machines_share_what_may_be_kept() -> None:
 
 def test_the_groups_are_not_gone_through_for_every_refusal() -> None:
     counted = []
-    memory = MemberMemory(lambda: counted.append(1) or 900)
+    memory = MemberMemory(lambda: counted.append(1) or 900)  # type: ignore[func-returns-value]
     assert memory.admits(900, 0, 2_000, 0)
     for now_ms in range(COUNTED_EVERY_MS):
         memory.admits(500, 0, 1_000, now_ms)

@@ -10,7 +10,6 @@ from tidelog.groups.schemas import (
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
-    UnreadableRecord,
     group_metadata_key,
     group_metadata_value,
     offset_commit_key,
@@ -20,6 +19,7 @@ from tidelog.groups.schemas import (
     read_offset_commit_value,
     subscribed_topics,
 )
+from tidelog.records.stored_fields import UnreadableRecord
 
 MEMBER = MemberMetadata("m-1", "i", "c", "/h", 300_000, 45_000, b"sub", b"asg")
 VALUE = GroupMetadataValue("consumer", 3, "range", "m-1", 1_700, (MEMBER,))

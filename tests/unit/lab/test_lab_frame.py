@@ -136,7 +136,7 @@ class InterruptedWhileClosing(NoLab):
 def test_ctrl_c_while_a_lab_is_cleared_away_does_not_leave_the_rest() -> None:
     lab = InterruptedWhileClosing(a_scenario(holds))
     with pytest.raises(KeyboardInterrupt):
-        run_scenario(lab.scenario, make_lab=lambda *_: lab)  # type: ignore[arg-type, return-value]
+        run_scenario(lab.scenario, make_lab=lambda *_: lab)  # type: ignore[arg-type]
     assert lab.closed
 
 
@@ -380,7 +380,7 @@ def test_a_session_ends_after_what_people_do_to_it(no_cluster: None, monkeypatch
                 break
         assert session.phase is Phase.PREDICTED
     stopping.join(WAIT_SECONDS)
-    assert session.phase is Phase.ENDED and session.defect == ""
+    assert session.phase is Phase.ENDED and session.defect == ""  # type: ignore[comparison-overlap]
 
 
 def test_an_automatic_session_shows_each_page_for_a_while(

@@ -37,7 +37,7 @@ def a_picture(
         "last_stable": high_watermark if last_stable is None else last_stable,
         "replicas": replicas,
     }
-    reader = {"name": "anna", "group": "g", "state": "running", "assignment": [["orders", 0]]}
+    reader: dict[str, Any] = {"name": "anna", "group": "g", "state": "running", "assignment": [["orders", 0]]}
     reader |= {"positions": [["orders", 0, 7]], "committed": [["orders", 0, 5]], "processed": 7}
     idle = {**reader, "name": "ben", "assignment": [["orders", 1]]}
     states = [{"id": number, "state": "paused" if number == 3 else "running"} for number in brokers]
@@ -192,7 +192,7 @@ class FakeSession:
 
     def fault(self, name: str, target: str) -> None:
         if target == "9":
-            raise pages.FaultNotPossible("there is no broker '9'")
+            raise pages.FaultNotPossible("there is no broker '9'")  # type: ignore[attr-defined]
         self.faults.append((name, target))
 
     def picture(self) -> dict[str, Any]:

@@ -3,17 +3,16 @@
 import pytest
 
 from tidelog.model.log_config import INT64_MAX, LogConfig
+from tidelog.model.setting_values import format_value, parse_value
 from tidelog.model.settings import (
     BrokerSettings,
     ConfigSource,
     Listener,
     SettingsError,
     broker_config_faults,
-    format_value,
-    parse_value,
     topic_config_faults,
 )
-from tidelog.model.settings_table import BROKER_SETTINGS, TOPIC_SETTINGS, SettingType
+from tidelog.model.settings_table import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, SettingType
 
 
 def test_table_defaults_are_the_defaults_of_a_log() -> None:
@@ -21,7 +20,7 @@ def test_table_defaults_are_the_defaults_of_a_log() -> None:
 
 
 @pytest.mark.parametrize("setting", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=repr)
-def test_every_default_passes_its_own_check(setting) -> None:
+def test_every_default_passes_its_own_check(setting: Setting) -> None:
     text = format_value(setting.default)
     if text is not None:
         assert parse_value(setting, text) == setting.default
@@ -153,6 +152,13 @@ def test_explain_names_the_source_and_what_it_overrides() -> None:
     assert (untouched.value, untouched.source) == ("1", ConfigSource.DEFAULT_CONFIG)
 
 
+def test_memory_for_requests_holds_one_of_the_largest() -> None:
+    for value in ("-1", "0", "1000"):
+        BrokerSettings.resolve({"queued.max.request.bytes": value, "socket.request.max.bytes": "1000"})
+    with pytest.raises(SettingsError, match=r"queued\.max\.request\.bytes \(999\) must not be below socket"):
+        BrokerSettings.resolve({"queued.max.request.bytes": "999", "socket.request.max.bytes": "1000"})
+
+
 def test_topic_faults() -> None:
     assert topic_config_faults({"cleanup.policy": "compact", "retention.ms": "-1"}) == []
     assert topic_config_faults({"remote.storage.enable": "false"}) == []
@@ -199,7 +205,6 @@ def test_typed_getters_refuse_the_wrong_type() -> None:
     assert settings.get_int("num.partitions") == 1
     assert settings.get_bool("delete.topic.enable") is True
     assert settings.get_list("group.consumer.assignors") == ("uniform", "range")
-    assert settings.get_float("log.cleaner.min.cleanable.ratio") == 0.5
     assert settings.get_int("log.flush.scheduler.interval.ms") == INT64_MAX
     with pytest.raises(AssertionError):
         settings.get_int("delete.topic.enable")

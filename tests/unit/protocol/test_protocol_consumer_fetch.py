@@ -7,16 +7,17 @@ import pytest
 from kio.serial import entity_reader
 
 from tidelog.protocol import fetch
-from tidelog.protocol.consumer_fetch import (
-    VERSION_MAX,
-    VERSION_MIN,
-    WantedPartition,
+from tidelog.protocol.fetch import FetchPartition
+from tidelog.protocol.fetch_client import (
+    CONSUMER_VERSION_MAX,
+    CONSUMER_VERSION_MIN,
+    consumer_request,
     decode_response,
     encode_request,
 )
 from tidelog.protocol.primitives import MalformedRequest
 
-VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
+VERSIONS = range(CONSUMER_VERSION_MIN, CONSUMER_VERSION_MAX + 1)
 
 
 @dataclass
@@ -29,19 +30,20 @@ class Records:
 
 
 def request(version: int) -> bytes:
-    return encode_request(
-        version,
-        [
-            WantedPartition("orders", 0, 100, 1 << 20),
-            WantedPartition("orders", 3, 7, 1 << 10),
-            WantedPartition("ä", 1, 0, 5),
-        ],
+    asked = consumer_request(
+        "orders",
+        0,
+        100,
+        1 << 20,
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=10 << 20,
         isolation=1,
         rack_id="r1",
     )
+    [(topic, [first])] = asked.topics
+    second, third = FetchPartition(3, -1, 7, -1, -1, 1 << 10), FetchPartition(1, -1, 0, -1, -1, 5)
+    return encode_request(version, asked._replace(topics=[(topic, [first, second]), ("ä", [third])]))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

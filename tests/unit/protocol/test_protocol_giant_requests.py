@@ -1,16 +1,12 @@
 """Requests that name more than anybody needs are refused while they are read, before they cost much."""
 
 import struct
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-
-from largest_requests import KIO_VERSION_MAX, LargestRequest
-
+from tests.support.largest_requests import KIO_VERSION_MAX, LargestRequest
 from tidelog.protocol import api_versions, fetch, messages, produce
 from tidelog.protocol.apis import APIS, Api
 from tidelog.protocol.headers import REQUEST_PREFIX, read_client_id
@@ -29,6 +25,7 @@ from tidelog.protocol.primitives import (
     read_tags,
     unsigned_varint,
 )
+from tidelog.protocol.slices import PIECE_BYTES
 
 METADATA, OFFSET_FETCH = APIS[3], APIS[9]
 
@@ -124,6 +121,21 @@ def test_no_api_takes_a_string_that_could_not_be_sent_back(api: Api) -> None:
             over = LargestRequest(api.module, version, strings=10, elements=1, long_string=number)
             with pytest.raises(MalformedRequest):
                 decode(memoryview(over.encode()), 0, version)
+
+
+@pytest.mark.parametrize("codec", [fetch, produce])
+def test_no_large_answer_is_copied_in_one_step(codec: ModuleType) -> None:
+    """A hundred megabytes that are put together at once hold everybody else up."""
+    names = [str(number).ljust(STRING_BYTES_MAX, "n") for number in range(200)]
+    if codec is fetch:
+        chunks = fetch.encode_response([(name, [fetch.PartitionFetched(0, 3)]) for name in names], 12, 7)
+        pieces = [chunk for chunk in chunks if isinstance(chunk, bytes)]
+    else:
+        produced = [produce.PartitionProduced(0, 3)]
+        answer = produce.encode_response_pieces([(name, produced) for name in names], 12, 7)
+        pieces = [answer] if isinstance(answer, bytes) else answer
+    assert sum(map(len, pieces)) > len(names) * STRING_BYTES_MAX
+    assert max(map(len, pieces)) < PIECE_BYTES + STRING_BYTES_MAX + 1_000
 
 
 def test_a_client_id_that_is_no_text_fits_a_string_again() -> None:

@@ -8,46 +8,38 @@ from kio.schema.fetch.v17.request import FetchRequest as KioFetchRequest
 from kio.serial import entity_reader
 
 from tidelog.protocol import fetch
+from tidelog.protocol.fetch_client import FOLLOWER_VERSION, decode_response, encode_request
 from tidelog.protocol.primitives import MalformedRequest
-from tidelog.protocol.replica_fetch import (
-    FETCH_VERSION,
-    WantedPartition,
-    decode_response,
-    encode_request,
-)
 
 ONE, TWO = UUID(int=1 << 100), UUID(int=2)
 
 
+ASKED = fetch.FetchRequest(
+    replica_id=3,
+    max_wait_ms=500,
+    min_bytes=1,
+    max_bytes=10 << 20,
+    isolation=0,
+    session_id=77,
+    session_epoch=5,
+    topics=[
+        (
+            ONE,
+            [fetch.FetchPartition(0, 4, 100, 3, 7, 1 << 20), fetch.FetchPartition(1, 4, 200, -1, 0, 1 << 20)],
+        )
+    ],
+    forgotten=[(TWO, [5, 6])],
+    rack_id="",
+    replica_epoch=1 << 40,
+)
+
+
 def request() -> bytes:
-    return encode_request(
-        replica_id=3,
-        replica_epoch=1 << 40,
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=10 << 20,
-        partition_max_bytes=1 << 20,
-        session_id=77,
-        session_epoch=5,
-        topics=[(ONE, [WantedPartition(0, 4, 100, 3, 7), WantedPartition(1, 4, 200, -1, 0)])],
-        forgotten=[(TWO, [5, 6])],
-    )
+    return encode_request(FOLLOWER_VERSION, ASKED)
 
 
 def test_the_leader_reads_what_the_follower_writes() -> None:
-    decoded = fetch.decode_request(memoryview(request()), 0, FETCH_VERSION)
-    assert (decoded.replica_id, decoded.replica_epoch) == (3, 1 << 40)
-    assert (decoded.session_id, decoded.session_epoch, decoded.max_wait_ms) == (77, 5, 500)
-    assert decoded.topics == [
-        (
-            ONE,
-            [
-                fetch.FetchPartition(0, 4, 100, 3, 7, 1 << 20),
-                fetch.FetchPartition(1, 4, 200, -1, 0, 1 << 20),
-            ],
-        )
-    ]
-    assert decoded.forgotten == [(TWO, [5, 6])]
+    assert fetch.decode_request(memoryview(request()), 0, FOLLOWER_VERSION) == ASKED
 
 
 def test_it_is_the_message_of_the_schema() -> None:
@@ -75,17 +67,17 @@ def response() -> bytes:
         fetch.PartitionFetched(1, 0, 9, 9, 0, diverging_epoch=(3, 8)),
         fetch.PartitionFetched(2, 6, current_leader=(2, 9)),
     ]
-    chunks = fetch.encode_response([(ONE, rows), (TWO, [])], FETCH_VERSION, 12, session_id=77)
+    chunks = fetch.encode_response([(ONE, rows), (TWO, [])], FOLLOWER_VERSION, 12, session_id=77)
     whole = b"".join(c if isinstance(c, bytes) else c.data for c in chunks)
     return whole[9:]  # size, correlation id, no tags
 
 
 def test_the_follower_reads_what_the_leader_writes() -> None:
     buffer = bytearray(response())
-    answer = decode_response(memoryview(buffer))
+    answer = decode_response(FOLLOWER_VERSION, memoryview(buffer))
     assert (answer.error, answer.session_id) == (0, 77)
     first, second, third = answer.partitions
-    assert (first.topic_id, first.partition, first.high_watermark, first.log_start_offset) == (ONE, 0, 50, 5)
+    assert (first.topic, first.partition, first.high_watermark, first.log_start_offset) == (ONE, 0, 50, 5)
     assert first.records == b"r" * 300
     assert first.records.obj is buffer, "not a copy"
     assert (second.diverging_epoch, len(second.records)) == ((3, 8), 0)
@@ -96,4 +88,4 @@ def test_damage_is_noticed() -> None:
     body = response()
     for size in range(len(body) - 3):
         with pytest.raises(MalformedRequest):
-            decode_response(memoryview(body[:size]))
+            decode_response(FOLLOWER_VERSION, memoryview(body[:size]))

@@ -10,7 +10,6 @@ from tidelog.records.batch import (
     BatchHeader,
     crc_matches,
     iterate_headers,
-    patch_log_append_time,
     patch_offset_and_epoch,
     read_header,
 )
@@ -59,7 +58,6 @@ def test_header_fields_stand_where_the_format_says() -> None:
     assert not header.control
     assert not header.log_append_time
     assert header.timestamp_type == "CreateTime"
-    assert header.has_producer
 
 
 def crc32c_bit_by_bit(data: bytes) -> int:
@@ -134,17 +132,6 @@ def test_patch_offset_and_epoch_keeps_the_checksum() -> None:
     assert [record.offset for record in iterate_records(batch[2:])] == [2**40, 2**40 + 1, 2**40 + 2]
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_patch_log_append_time_stamps_all_records(codec: Codec) -> None:
-    batch = bytearray(b"?" + build_batch(records(), codec=codec))
-    crc = patch_log_append_time(batch, 1, len(batch) - 1, 12345)
-    header = read_header(batch, 1)
-    assert (header.log_append_time, header.timestamp_type, header.codec) == (True, "LogAppendTime", codec)
-    assert (header.max_timestamp_ms, header.crc) == (12345, crc)
-    assert crc_matches(batch, 1, len(batch) - 1)
-    assert {record.timestamp_ms for record in iterate_records(batch[1:])} == {12345}
-
-
 def test_compaction_keeps_offsets_and_the_end_of_the_batch() -> None:
     kept = [record for record in records(10) if record.offset in (2, 7)]
     batch = build_batch(
@@ -153,7 +140,6 @@ def test_compaction_keeps_offsets_and_the_end_of_the_batch() -> None:
     header = read_header(batch)
     assert list(iterate_records(batch)) == kept
     assert (header.last_offset, header.records_count) == (9, 2)
-    assert header.has_delete_horizon
     assert header.delete_horizon_ms == NOW_MS - 500
     assert header.max_timestamp_ms == NOW_MS + 7
 

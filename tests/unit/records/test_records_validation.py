@@ -3,6 +3,7 @@
 import random
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,11 @@ def records(count: int = 3, **fields: object) -> list[Record]:
     return [record._replace(**fields) for record in base]  # type: ignore[arg-type]
 
 
-def check(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options: bool) -> CheckedBatch | Refused:
+def check(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options: Any) -> CheckedBatch | Refused:
     return check_produced(memoryview(bytearray(batch)), rules, NOW_MS, **options)
 
 
-def accepted(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options: bool) -> CheckedBatch:
+def accepted(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options: Any) -> CheckedBatch:
     answer = check(batch, rules, **options)
     assert isinstance(answer, CheckedBatch), answer
     assert read_header(answer.view) == answer.header
@@ -45,7 +46,7 @@ def accepted(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options:
     return answer
 
 
-def refused(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options: bool) -> Refused:
+def refused(batch: bytes | bytearray, rules: ProduceRules = DEFAULT, **options: Any) -> Refused:
     answer = check(batch, rules, **options)
     assert isinstance(answer, Refused), answer
     assert answer.message
@@ -149,7 +150,7 @@ class TestHeader:
         ],
     )
     def test_nonsense_is_an_invalid_record(self, fields: dict[str, int]) -> None:
-        assert code_for(altered(build_batch(records()), **fields)) is ErrorCode.INVALID_RECORD
+        assert code_for(altered(build_batch(records()), **fields)) is ErrorCode.INVALID_RECORD  # type: ignore[arg-type]
 
     def test_negative_producer_epoch(self) -> None:
         batch = altered(build_batch(records()), producer_id=4, producer_epoch=-1, base_sequence=0)
@@ -340,7 +341,7 @@ class TestRecompression:
                     accepted(
                         sent,
                         ProduceRules.from_config(
-                            replace(LogConfig(compression_type=name), **{f"compression_{name}_level": level})
+                            replace(LogConfig(compression_type=name), **{f"compression_{name}_level": level})  # type: ignore[arg-type]
                         ),
                     ).view
                 )
@@ -390,7 +391,7 @@ def test_the_short_check_knows_what_the_long_one_refuses(seed: int) -> None:
     if kind == 1:
         field = chance.choice(BatchHeader._fields[1:])
         values = (-2, -1, 0, 1, 2, 5, 8, 16, 32, 64, 127)
-        batch = bytearray(altered(bytes(batch), **{field: chance.choice(values)}))
+        batch = bytearray(altered(bytes(batch), **{field: chance.choice(values)}))  # type: ignore[arg-type]
     elif kind == 2:
         batch[chance.randrange(len(batch))] ^= 1 << chance.randrange(8)
     elif kind == 3:

@@ -5,19 +5,19 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker.fetch_sessions import FetchSessions
+from tests.support.simulated_disk import SimulatedDisk
+from tidelog.broker.replicas.fetch_sessions import FetchSessions
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import NO_EPOCH, NO_OFFSET
 from tidelog.protocol.fetch import FetchPartition, FetchRequest
-from tidelog.replication.follower import FollowerSession, Position, SessionRequest, truncation_offset
+from tidelog.replication.follower import FollowerSession, ReplicaPosition, SessionRequest, truncation_offset
 from tidelog.storage.leader_epochs import LeaderEpochs
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 TOPIC = UUID(int=1)
 
 
-def at(offset: int) -> Position:
-    return Position(3, offset, 2, 0)
+def at(offset: int) -> ReplicaPosition:
+    return ReplicaPosition(3, offset, 2, 0)
 
 
 def keys(request: SessionRequest) -> list[int]:
@@ -95,7 +95,7 @@ def test_both_sides_of_a_session_agree_whatever_happens() -> None:
         random = Random(seed)
         leader = FetchSessions(5, random)
         session = FollowerSession()
-        positions: dict[tuple[UUID, int], Position] = {}
+        positions: dict[tuple[UUID, int], ReplicaPosition] = {}
         for _ in range(40):
             key = (TOPIC, random.randrange(5))
             match random.randrange(4):
@@ -122,7 +122,7 @@ def test_both_sides_of_a_session_agree_whatever_happens() -> None:
                     assert ok == (not error)
                     if ok:
                         known = {} if found is None else found.partitions
-                        told = {key: Position(*cached.wanted[1:5]) for key, cached in known.items()}
+                        told = {key: ReplicaPosition(*cached.wanted[1:5]) for key, cached in known.items()}
                         assert told == positions, seed
 
 

@@ -1,9 +1,12 @@
-"""docs/acls.md shows the table of rules as it is; run this file to write it anew."""
+"""docs/acls.md shows the table of rules as it is.
+
+To write it anew: `python -m tests.unit.security.test_security_rules_doc`.
+"""
 
 import re
 from pathlib import Path
 
-from tidelog.security.authorization_rules import RULES
+from tests.support.authorization_rules import RULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "acls.md"
 _PART = re.compile(r"(<!-- rules: begin [^>]*-->\n)(.*?)(<!-- rules: end -->)", re.DOTALL)
@@ -23,7 +26,7 @@ def rules_table() -> str:
 
 def test_the_page_shows_the_table() -> None:
     found = _PART.search(PAGE.read_text(encoding="utf-8"))
-    assert found is not None and found[2] == rules_table(), f"run: python {__file__}"
+    assert found is not None and found[2] == rules_table(), f"run: python -m {__name__}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tidelog.client import sasl
 from tidelog.client.client_settings import ClientSettings
 from tidelog.model.credentials import DelegationToken, ScramCredential
 from tidelog.security.delegation_tokens import token_password
-from tidelog.security.exchange import Accepted, Challenge, Deferred, Exchange, Outcome, Rejected
+from tidelog.security.exchange import Accepted, Challenge, Deferred, Exchange, ExchangeOutcome, Rejected
 from tidelog.security.jwt_tokens import TokenRules, UnsecuredTokens
 from tidelog.security.oauthbearer import OAuthBearerExchange
 from tidelog.security.plain import PlainExchange
@@ -41,12 +41,12 @@ class KnownUsers:
         return token_password("secret", token_id)
 
 
-def respond(exchange: Exchange, data: bytes) -> Outcome:
+def respond(exchange: Exchange, data: bytes) -> ExchangeOutcome:
     outcome = exchange.respond(data)
     return outcome.work() if isinstance(outcome, Deferred) else outcome
 
 
-def log_in(exchange: Exchange, settings: ClientSettings) -> Outcome:
+def log_in(exchange: Exchange, settings: ClientSettings) -> ExchangeOutcome:
     """Let our own client talk to the exchange until one of them has had enough."""
     client = sasl.exchange(settings)
     outcome = respond(exchange, next(client))
@@ -222,7 +222,7 @@ def test_unsecured_tokens() -> None:
     now = time.time()
     checker = UnsecuredTokens(TokenRules(skew_seconds=5), lambda: now)
 
-    def outcome(token: str) -> Outcome:
+    def outcome(token: str) -> ExchangeOutcome:
         return respond(OAuthBearerExchange(checker.check), f"n,,\x01auth=Bearer {token}\x01\x01".encode())
 
     good = outcome(unsecured({"sub": "carol", "exp": now + 60}))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.model.settings import BrokerSettings, SettingsError, broker_config_faults
+from tidelog.model.settings_table import BROKER_SETTINGS
 from tidelog.security.certificates import Authority, write_secret
 from tidelog.security.jaas import parse_options, plain_users
 from tidelog.security.listeners import ListenerSecurity
@@ -172,6 +173,21 @@ def test_listeners_have_settings_of_their_own(tmp_path: Path, authority: Authori
 def test_settings_that_cannot_work(wrong: dict[str, str]) -> None:
     with pytest.raises(SettingsError):
         BrokerSettings.resolve(wrong)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        setting.name
+        for setting in BROKER_SETTINGS.values()
+        if setting.name.startswith("ssl.") and not (setting.inert or setting.read_only or setting.choices)
+    ],
+)
+def test_what_changes_by_request_is_what_tls_is_made_from(name: str) -> None:
+    """A listener whose `TlsSettings` differ makes another context with the next tick."""
+    settings = BrokerSettings.resolve({})
+    before = TlsSettings.of_listener(settings, "PLAINTEXT")
+    assert TlsSettings.of_listener(settings.with_dynamic({}, {name: "other"}), "PLAINTEXT") != before
 
 
 def test_certificates_of_a_listener_change_by_request() -> None:

@@ -1,6 +1,6 @@
 """A program for the tests of the supervisor: supervise brokers, and print every event as a JSON line.
 
-`python supervised.py DATA PORT[,PORT…] HEALTHY_SECONDS`; one broker for each port.
+`python -m tests.unit.server.supervised DATA PORT[,PORT…] HEALTHY_SECONDS`; one broker for each port.
 """
 
 import json

@@ -1,50 +1,40 @@
 """One turn of a connection: how often what arrived is looked at."""
 
 import struct
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "broker"))
+import pytest
 
-from node import NodeUnderTest, batch, produce_frame
-
+from tests.unit.broker.node import NodeUnderTest, batch, produce_frame
 from tidelog.server.connection import Connection
 
 
-class Counting:
-    """A dispatcher that counts how often a run was tried."""
-
-    def __init__(self, node: NodeUnderTest) -> None:
-        self._dispatcher = node.dispatcher
-        self.runs = 0
-
-    def handle_run(self, *arguments: Any) -> Any:
-        self.runs += 1
-        return self._dispatcher.handle_run(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dispatcher, name)
-
-
-def test_a_run_with_a_bad_batch_is_not_checked_again_for_every_frame() -> None:
+def test_a_run_with_a_bad_batch_is_not_checked_again_for_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     node = NodeUnderTest()
     node.create_topic("t")
     node.handle(produce_frame(9, batch(b"first")))
     frames = [bytearray(produce_frame(9, batch(b"x"), correlation_id=number)) for number in range(60)]
     frames[-1][-10] ^= 1
     arrived = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-    counting = Counting(node)
-    edge: Any = SimpleNamespace(frame_bytes_max=1 << 20, dispatcher=counting)
+    runs: list[Any] = []
+    serve_run = node.dispatcher._produce_run
+
+    def count(*arguments: Any) -> Any:
+        runs.append(serve_run(*arguments))
+        return runs[-1]
+
+    monkeypatch.setattr(node.dispatcher, "_produce_run", count)
+    endless_turn = SimpleNamespace(began_ns=1 << 62)
+    edge: Any = SimpleNamespace(frame_bytes_max=1 << 20, dispatcher=node.dispatcher, requests=endless_turn)
     connection = Connection(edge, "PLAINTEXT")
     connection.context = node.context
     node.context.frame_bytes_max = edge.frame_bytes_max
     connection._end = len(arrived)
     connection._serve(memoryview(bytearray(arrived)))
-    assert counting.runs == 1
-    assert node.broker.partitions["t", 0].log.log_end_offset == 60, "all but the bad one"
+    assert runs == [None]
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == 60, "all but the bad one"
 
 
 class Output:
@@ -69,7 +59,7 @@ def test_what_was_worked_out_before_a_stall_is_not_answered() -> None:
     node.create_topic("t")
     liveness = node.broker.liveness
     lapsed: list[str] = []
-    liveness.on_lapse = lapsed.append
+    liveness._on_lapse = lapsed.append
     liveness.lease_end_ns = 0
     edge: Any = SimpleNamespace(
         frame_bytes_max=1 << 20, dispatcher=node.dispatcher, liveness=liveness, report=lambda *told: None
@@ -86,7 +76,7 @@ def test_what_was_worked_out_before_a_stall_is_not_answered() -> None:
     arrived = struct.pack(">i", len(frame)) + frame
     connection._end = len(arrived)
     connection._serve(memoryview(bytearray(arrived)))
-    assert node.broker.partitions["t", 0].log.log_end_offset == 1
+    assert node.broker.replicas.led["t", 0].log.log_end_offset == 1
     assert (output.sent, aborted, len(lapsed)) == ([], [True], 1)
 
 

@@ -5,27 +5,25 @@ import contextlib
 import http.client
 import json
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-
-from prometheus_text import read, value
-
-from tidelog.broker.liveness import NEVER_NS
-from tidelog.broker.metric_families import FAMILIES
-from tidelog.broker.scrape import Scrape
+from tests.support.prometheus_text import read, value
+from tidelog.broker.runtime.liveness import NEVER_NS
+from tidelog.broker.telemetry.metric_families import FAMILIES
+from tidelog.broker.telemetry.scrape import IdentityFamilies
 from tidelog.model.settings import BrokerSettings
 from tidelog.security.certificates import write_secret
 from tidelog.server.metrics_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpConnection
 from tidelog.server.node import ListenError
 from tidelog.server.process import BrokerThread
+from tidelog.storage.log_directory import OfflineDirectory
 
 TIMEOUT_SECONDS = 10
 
@@ -85,17 +83,27 @@ class TestPages:
     def test_health(self, client: http.client.HTTPConnection) -> None:
         assert get(client, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
 
+    def test_health_tells_what_the_broker_cannot_do(
+        self, client: http.client.HTTPConnection, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert broker.node is not None and broker.node.broker is not None
+        parts = broker.node.broker
+        monkeypatch.setattr(parts.log_directories, "offline", [OfflineDirectory("/gone", "broken")])
+        monkeypatch.setattr(parts.dirty_logs, "_uncleanable", {"a log": None, "another": None})
+        text = get(client, "/healthz")[2]
+        assert text == "ok, but failing: log directories (1 offline), compaction of 2 partitions\n"
+
     def test_readiness_names_its_conditions(
         self, client: http.client.HTTPConnection, broker: BrokerThread
     ) -> None:
         status, _, text = get(client, "/readyz")
         assert status == 200 and json.loads(text)["ready"] is True
         assert broker.node is not None and broker.node.broker is not None
-        broker.node.broker.unopened_topics.add("damaged")
+        broker.node.broker.replication.unopened_topics.add("damaged")
         try:
             status, _, text = get(client, "/readyz")
         finally:
-            broker.node.broker.unopened_topics.clear()
+            broker.node.broker.replication.unopened_topics.clear()
         assert status == 503
         assert json.loads(text)["conditions"] == {
             "registered": True,
@@ -145,8 +153,8 @@ class TestConnections:
     def test_requests_may_come_together(self, address: tuple[str, int]) -> None:
         with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
             sock.sendall(
-                b"GET /metrics HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n"
-                b"GET /nothing HTTP/1.1\r\nConnection: close\r\n\r\n"
+                b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+                b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
             )
             received = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         answers = received.split(b"HTTP/1.1 ")[1:]
@@ -161,13 +169,36 @@ class TestConnections:
         assert received.startswith(b"HTTP/1.1 200 OK\r\n") and received.endswith(b"\r\n\r\nok\n")
 
     @pytest.mark.parametrize(
-        "request_bytes", [b"nonsense\r\n\r\n", b"GET /\r\n\r\n", b"GET / SPDY/9\r\n\r\n"]
+        "request_bytes",
+        [
+            b"nonsense\r\n\r\n",
+            b"GET /\r\n\r\n",
+            b"GET / SPDY/9\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nHost : y\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\n\r\n",
+        ],
     )
     def test_what_is_not_http_is_refused(self, address: tuple[str, int], request_bytes: bytes) -> None:
         with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
             sock.sendall(request_bytes)
             received = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         assert received.startswith(b"HTTP/1.1 400 ")
+
+    def test_a_request_with_a_body_is_the_last(self, address: tuple[str, int]) -> None:
+        """What it carries is never read as another request."""
+        hidden = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        for head, status in (
+            (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(hidden), b"200 OK"),
+            (b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n26\r\n", b"200 OK"),
+            (b"POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"405 Method Not Allowed"),
+        ):
+            with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
+                sock.sendall(head + hidden)
+                received = b"".join(iter(partial(sock.recv, 1 << 16), b""))
+            assert received.count(b"HTTP/1.1 ") == 1 and received.startswith(b"HTTP/1.1 " + status)
+            assert b"\r\nConnection: close\r\n" in received
 
     def test_an_endless_request_is_cut_off(self, address: tuple[str, int]) -> None:
         with (
@@ -180,7 +211,7 @@ class TestConnections:
     def test_there_is_a_limit(self, address: tuple[str, int]) -> None:
         opened = [socket.create_connection(address, timeout=TIMEOUT_SECONDS) for _ in range(CONNECTIONS_MAX)]
         try:
-            opened[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            opened[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert opened[-1].recv(100)  # all before it are counted by now
             with (
                 socket.create_connection(address, timeout=TIMEOUT_SECONDS) as one_more,
@@ -234,7 +265,7 @@ class TestHostileReaders:
     def test_hundreds_of_requests_at_once_do_not_go_deep(
         self, address: tuple[str, int], caplog: pytest.LogCaptureFixture
     ) -> None:
-        request = b"GET /healthz HTTP/1.1\r\n\r\n"
+        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         count = REQUEST_BYTES_MAX // len(request) - 1
         with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
             sock.sendall(request * count + b"GET /healthz HTTP/1.0\r\n\r\n")
@@ -251,7 +282,7 @@ class TestHostileReaders:
         others = set(endpoint.connections)
         with socket.create_connection(address, timeout=TIMEOUT_SECONDS) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            request = b"GET /metrics HTTP/1.1\r\n\r\n"
+            request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
             sock.sendall(request * (REQUEST_BYTES_MAX // len(request)))
             deadline = time.monotonic() + TIMEOUT_SECONDS
             asked: HttpConnection | None = None
@@ -331,11 +362,11 @@ def test_a_scrape_that_fails_is_answered_and_not_the_last(
 ) -> None:
     """Those who wait hear of it; health says so until one goes well."""
 
-    def fail(scrape: Scrape) -> str:
+    def fail(section: IdentityFamilies) -> str:
         raise KeyError("a bug")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Scrape, "_identity", fail)
+        patched.setattr(IdentityFamilies, "run", fail)
         assert get(client, "/metrics")[0] == 500
         assert get(client, "/metrics")[0] == 500
         assert get(client, "/healthz")[2] == "ok, but failing: metrics scrape\n"
@@ -347,13 +378,13 @@ def test_a_scrape_that_fails_is_answered_and_not_the_last(
 def test_errors_that_nobody_expected_are_counted(
     broker: BrokerThread, client: http.client.HTTPConnection
 ) -> None:
-    assert broker.node is not None and broker.node.edge is not None
+    assert broker.node is not None and broker.node.socket_server is not None
     before = value(read(get(client, "/metrics")[2]), "tidelog_unexpected_errors_total")
 
     def fail() -> None:
         raise KeyError("a bug")
 
-    broker.node.edge.loop.call_soon_threadsafe(fail)
+    broker.node.socket_server.loop.call_soon_threadsafe(fail)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while value(read(get(client, "/metrics")[2]), "tidelog_unexpected_errors_total") != before + 1:
         assert time.monotonic() < deadline

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.peers import PeerFault
+from tidelog.broker.runtime.peers import PeerFault
 from tidelog.client.requests import decode_response, encode_request
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.peers import PeerFault
+from tidelog.broker.runtime.peers import PeerFault
 from tidelog.client.requests import decode_response, encode_request
 from tidelog.model.metadata import Endpoint
 from tidelog.model.settings import BrokerSettings
@@ -37,7 +37,9 @@ class Asked:
         self.peers = peers
         self.outcomes: list[Any] = []
 
-    def send(self, body: bytes = b"", *, timeout_ms: int = 5_000, channel: str = "control") -> asyncio.Future:
+    def send(
+        self, body: bytes = b"", *, timeout_ms: int = 5_000, channel: str = "control"
+    ) -> "asyncio.Future[Any]":
         future = asyncio.get_running_loop().create_future()
 
         def then(answer: memoryview | PeerFault) -> None:

@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.child_programs import environment, program
 from tidelog.server.cluster_view import ask
 from tidelog.server.supervisor import exit_text, read_state
 from tidelog.testing.ports import ReservedPort
 
-PROGRAM = Path(__file__).parent / "supervised.py"
+PROGRAM = "tests.unit.server.supervised"
 DEADLINE_SECONDS = 60.0
 
 
@@ -29,8 +29,9 @@ class Supervised:
     def __init__(self, data: Path, *ports: int, healthy_seconds: float = 0.0) -> None:
         self.data = data
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(data), ",".join(map(str, ports)), str(healthy_seconds)],
+            [*program(PROGRAM), str(data), ",".join(map(str, ports)), str(healthy_seconds)],
             stdout=subprocess.PIPE,
+            env=environment(),
         )
         self._lines: list[bytes] = []
         self._received = b""

@@ -357,15 +357,15 @@ class Chatty:
 
 def test_what_tls_says_by_itself_is_bounded_too(secured: Secured) -> None:
     thread = secured.broker._thread
-    assert thread is not None and thread.node is not None and thread.node.edge is not None
-    edge = thread.node.edge
-    others = set(edge.connections)
+    assert thread is not None and thread.node is not None and thread.node.socket_server is not None
+    socket_server = thread.node.socket_server
+    others = set(socket_server.connections)
     with secured.context().wrap_socket(secured.connect("SSL"), server_hostname="127.0.0.1") as tls:
         deadline = time.monotonic() + WAIT_SECONDS
         made: list[TlsConnection] = []
         while not made or not made[0].established:
             assert time.monotonic() < deadline
-            made = [each for each in edge.connections - others if isinstance(each, TlsConnection)]
+            made = [each for each in socket_server.connections - others if isinstance(each, TlsConnection)]
             time.sleep(0.01)
         [connection] = made
         connection._tls = Chatty(connection._tls, connection._outgoing)  # type: ignore[assignment]

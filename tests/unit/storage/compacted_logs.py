@@ -1,7 +1,9 @@
 """A compacted log under test, for the tests of the cleaner."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import BatchHeader, read_header
@@ -18,7 +20,6 @@ from tidelog.storage.disk import Disk
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.retention import remove_deleted_files
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 PARTITION = TopicPartition("table", 0)
 CONFIG = LogConfig(
@@ -63,13 +64,13 @@ class Table:
             open_files=self.open_files,
         )
 
-    def append(self, *rows: Row, codec: Codec = Codec.NONE, **fields: int | bool) -> int:
+    def append(self, *rows: Row, codec: Codec = Codec.NONE, **fields: Any) -> int:
         """Append one batch of (key, value); return its base offset."""
         base_offset = self.log.log_end_offset
         records = [Record(0, self.now_ms, key, value) for key, value in rows]
         self.append_batch(
             build_batch(records, base_offset=base_offset, leader_epoch=0, codec=codec, **fields)
-        )  # type: ignore[arg-type]
+        )
         return base_offset
 
     def append_batch(self, batch: bytes | bytearray) -> None:
@@ -139,14 +140,14 @@ class Table:
         ]
 
 
-def simulated(seed: int = 0, **config: object) -> Table:
-    return Table(SimulatedDisk(seed), config=replace(CONFIG, **config))  # type: ignore[arg-type]
+def simulated(seed: int = 0, **config: Any) -> Table:
+    return Table(SimulatedDisk(seed), config=replace(CONFIG, **config))
 
 
 # -- against the model
 
 
-def filled(**config: object) -> Table:
+def filled(**config: Any) -> Table:
     """Three closed segments of one key each, one second apart, and an active one."""
     table = simulated(**config)
     for n in range(4):

@@ -3,6 +3,7 @@
 from random import Random
 from typing import NamedTuple
 
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import iterate_headers, read_header
@@ -11,7 +12,6 @@ from tidelog.records.record import Record, iterate_records
 from tidelog.storage.disk import Disk
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.readable_log import LogSlice
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 TOPIC_PARTITION = TopicPartition("orders", 0)
 NOW_MS = 1_700_000_000_000

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.storage.boot_id import BOOT_ID, forget_boot_id, kept_its_end, note_boot_id, read_boot_id
 from tidelog.storage.disk import BOOT_ID_FILE_VARIABLE, OsDisk
 from tidelog.storage.log_directories import LogDirectories
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 
 def start(disk: SimulatedDisk, *paths: str) -> LogDirectories:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
 from tidelog.model.identifiers import TopicPartition
 from tidelog.storage.checkpoints import CheckpointMalformed, read_offsets, write_offsets
-from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 OFFSETS = {
     TopicPartition("orders", 1): 1472,

@@ -6,8 +6,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from compacted_logs import CONFIG, PARTITION, Row, Table, filled, simulated
 
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
+from tests.unit.storage.compacted_logs import CONFIG, PARTITION, Row, Table, filled, simulated
 from tidelog.model.identifiers import TopicPartition
 from tidelog.records.batch import read_header
 from tidelog.records.builder import build_batch
@@ -21,7 +22,6 @@ from tidelog.storage.cleaner import (
 from tidelog.storage.disk import OsDisk
 from tidelog.storage.producer_state import Duplicate
 from tidelog.storage.retention import remove_deleted_files
-from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 
 def test_appends_and_reads_go_on_in_other_threads(tmp_path: Path) -> None:

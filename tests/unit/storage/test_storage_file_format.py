@@ -3,12 +3,22 @@
 import struct
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords as AioMemoryRecords
 from kafka.record.memory_records import MemoryRecords
-from storage_logs import NOW_MS, append, content, fill, offsets_and_timestamps, open_log, overwrite, read_all
 
+from tests.unit.storage.storage_logs import (
+    NOW_MS,
+    append,
+    content,
+    fill,
+    offsets_and_timestamps,
+    open_log,
+    overwrite,
+    read_all,
+)
 from tidelog.records.batch import patch_offset_and_epoch
 from tidelog.storage.disk import OsDisk
 
@@ -38,7 +48,7 @@ def test_segments_are_named_by_base_offset_and_read_by_kafka_python(tmp_path: Pa
     assert len(names) > 3
     expected = [pair for batch in batches for pair in offsets_and_timestamps(batch.data)]
     for reader in (MemoryRecords, AioMemoryRecords):
-        found = []
+        found: list[tuple[int, int]] = []
         for name in names:
             data = (tmp_path / "p" / name).read_bytes()
             assert int(name.removesuffix(".log")) == batches_of(data)[0][1]
@@ -60,7 +70,8 @@ def test_index_entries_are_kafkas(tmp_path: Path) -> None:
         base_offset = int(path.stem)
         batches = batches_of(path.read_bytes())
         # Kafka's rule, spelled out: an entry for the batch before which more than the interval was appended.
-        offset_entries, time_entries = [], []
+        offset_entries: list[Any] = []
+        time_entries: list[Any] = []
         largest, since_entry, size = (-1, 0), 0, path.stat().st_size
         ends = [position for position, *_ in batches[1:]] + [size]
         for (position, _, last_offset, max_timestamp), end in zip(batches, ends, strict=True):

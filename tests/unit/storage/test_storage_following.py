@@ -3,8 +3,17 @@
 from random import Random
 
 import pytest
-from storage_logs import NOW_MS, TOPIC_PARTITION, append, fill, new_disk, open_log, read_all
 
+from tests.support.simulated_disk import SimulatedDisk
+from tests.unit.storage.storage_logs import (
+    NOW_MS,
+    TOPIC_PARTITION,
+    append,
+    fill,
+    new_disk,
+    open_log,
+    read_all,
+)
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import iterate_headers
@@ -13,7 +22,6 @@ from tidelog.records.record import Record
 from tidelog.storage import checkpoints
 from tidelog.storage.log_directories import LogDirectories
 from tidelog.storage.partition_log import PartitionLog
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
 
@@ -81,7 +89,7 @@ def test_an_epoch_that_was_begun_and_not_written_in_can_be_taken_back() -> None:
     log.begin_epoch(3)
     assert log.leader_epochs.entries == ((2, 0), (4, 5))
     log.truncate_to(5)
-    assert log.leader_epochs.entries == ((2, 0),)
+    assert log.leader_epochs.entries == ((2, 0),)  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize("seed", range(60))

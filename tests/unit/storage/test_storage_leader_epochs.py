@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.storage.leader_epochs import EpochEntry, LeaderEpochs
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 PATH = "/leader-epoch-checkpoint"
 
@@ -206,4 +206,4 @@ def test_replay_drops_an_entry_that_begins_inside_of_a_batch() -> None:
     assert known.replay(1, 7, 9), "where the batch at 8 was, another one now is"
     assert known.entries == ((0, 0), (1, 5))
     assert known.replay(2, 10, 10)
-    assert known.entries == ((0, 0), (1, 5), (2, 10))
+    assert known.entries == ((0, 0), (1, 5), (2, 10))  # type: ignore[comparison-overlap]

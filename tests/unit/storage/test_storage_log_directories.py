@@ -5,15 +5,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from storage_logs import NOW_MS, append, file_bytes, new_disk, overwrite, read_all
 
+from tests.support.simulated_disk import SimulatedDisk
+from tests.unit.storage.storage_logs import NOW_MS, append, file_bytes, new_disk, overwrite, read_all
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import LogConfig
 from tidelog.storage.disk import Disk, OsDisk
 from tidelog.storage.log_directories import LogDirectories, parse_folder_name
 from tidelog.storage.log_directory import LogDirectoryUnusable, read_meta_properties, stored_cluster_id
 from tidelog.storage.partition_metadata import read_topic_id
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 ORDERS = TopicPartition("orders", 0)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storage_logs import NOW_MS, append, open_log, read_all
 
+from tests.unit.storage.storage_logs import NOW_MS, append, open_log, read_all
 from tidelog.storage.disk import VIEWS_MAX, WRITE_BYTES, OsDisk, groups_of
 
 

@@ -4,10 +4,13 @@ import errno
 import itertools
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
-from storage_logs import (
+
+from tests.support.simulated_disk import SimulatedDisk
+from tests.unit.storage.storage_logs import (
     NOW_MS,
     TOPIC_PARTITION,
     append,
@@ -19,7 +22,6 @@ from storage_logs import (
     open_log,
     read_all,
 )
-
 from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import read_header
 from tidelog.records.builder import build_batch
@@ -27,7 +29,6 @@ from tidelog.records.record import Record
 from tidelog.storage.disk import OsDisk
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_log import PartitionLog
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
 
@@ -43,7 +44,7 @@ def disk() -> SimulatedDisk:
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("reopened", [False, True])
 def test_every_offset_leads_to_its_batch(disk: SimulatedDisk, gaps: bool, reopened: bool) -> None:
-    settings = {"segment_bytes": 3000, "index_interval_bytes": 200}
+    settings: dict[str, Any] = {"segment_bytes": 3000, "index_interval_bytes": 200}
     log = open_log(disk, DIRECTORY, **settings)
     batches = fill(log, Random(4), 150, gaps=gaps)
     if reopened:
@@ -256,7 +257,7 @@ def test_rolling_an_empty_segment_keeps_it(disk: SimulatedDisk) -> None:
 def test_an_append_that_fails_changes_nothing_and_can_be_repeated(disk: SimulatedDisk) -> None:
     log = open_log(disk, DIRECTORY, segment_bytes=600, index_interval_bytes=100)
     random = Random(12)
-    batches = []
+    batches: list[Any] = []
     for number in range(60):
         base_offset = log.log_end_offset
         data = build_batch(
@@ -337,7 +338,7 @@ def test_the_topic_id_is_kept_in_kafkas_file(disk: SimulatedDisk) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 57, 133, 200, 260])
 def test_truncating_leaves_the_batches_before_the_offset(disk: SimulatedDisk, cut: int) -> None:
-    settings = {"segment_bytes": 2000, "index_interval_bytes": 200}
+    settings: dict[str, Any] = {"segment_bytes": 2000, "index_interval_bytes": 200}
     log = open_log(disk, DIRECTORY, **settings)
     batches = fill(log, Random(15), 100)
     log.flush()
@@ -426,6 +427,62 @@ def test_a_plan_from_before_a_truncation_promises_nothing(disk: SimulatedDisk) -
     fill(log, Random(21), 10)
     log.flushed(plan)
     assert log.recovery_point == 0
+
+
+def index_sizes(disk: SimulatedDisk, base_offset: int = 0) -> list[int]:
+    stem = f"{DIRECTORY}/{base_offset:020d}"
+    paths = [f"{stem}.index", f"{stem}.timeindex"]
+    return [disk.size_bytes(path) for path in paths if disk.exists(path)]
+
+
+def test_a_new_log_has_its_index_files_when_its_names_are_durable(disk: SimulatedDisk) -> None:
+    log = open_log(disk, DIRECTORY, index_interval_bytes=100)
+    append(log, [NOW_MS])
+    # Not before: there may be thousands of new logs, and this is done on the loop.
+    log.write_indexes()
+    assert index_sizes(disk) == []
+    plan = log.flush_plan(closed_only=True)
+    assert plan is not None
+    plan.run()
+    log.flushed(plan)
+    assert index_sizes(disk) == [0, 0]
+    # The names are among those that are durable.
+    disk = disk.crash()
+    assert index_sizes(disk) == [0, 0]
+    log = open_log(disk, DIRECTORY, clean=False, index_interval_bytes=100)
+    append(log, [NOW_MS])
+    log.close()
+    assert index_sizes(disk) == [0, 12]
+
+
+def test_a_later_segment_has_its_index_files_when_indexes_are_written(disk: SimulatedDisk) -> None:
+    log = open_log(disk, DIRECTORY)
+    append(log, [NOW_MS])
+    log.flush()
+    active = log.roll(NOW_MS)
+    log.write_indexes()
+    assert index_sizes(disk, active.base_offset) == [], "there is no record yet"
+    append(log, [NOW_MS])
+    log.write_indexes()
+    assert index_sizes(disk, active.base_offset) == [0, 0]
+    before = folder(disk, DIRECTORY)
+    disk.fail_operation(1)
+    log.write_indexes()
+    assert folder(disk, DIRECTORY) == before, "once they are there, nothing is done again"
+
+
+def test_no_index_files_are_no_fault(disk: SimulatedDisk) -> None:
+    """A disk that has no room for them makes no log fail that needs none."""
+    log = open_log(disk, DIRECTORY)
+    append(log, [NOW_MS])
+    plan = log.flush_plan()
+    assert plan is not None
+    disk.fail_operation(1)
+    plan.run()
+    log.flushed(plan)
+    assert index_sizes(disk) == [] and log.recovery_point == log.log_end_offset
+    log.close()
+    assert index_sizes(disk) == [0, 12]
 
 
 def test_nothing_to_flush_is_no_plan(disk: SimulatedDisk) -> None:

@@ -5,6 +5,7 @@ import struct
 import crc32c
 import pytest
 
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.records.batch import TRANSACTIONAL_BIT, BatchHeader
 from tidelog.storage.producer_state import (
@@ -12,6 +13,7 @@ from tidelog.storage.producer_state import (
     Duplicate,
     LastRecord,
     ProducerDescription,
+    ProducerExpiration,
     ProducerState,
     SnapshotCorrupt,
     decode_snapshot,
@@ -19,7 +21,6 @@ from tidelog.storage.producer_state import (
     remove_snapshots_before,
     snapshot_path,
 )
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 PRODUCER = 42
 SEQUENCE_MAX = 2**31 - 1
@@ -220,7 +221,7 @@ def test_markers_of_older_producers_and_coordinators_are_refused() -> None:
 
 
 def test_idle_producers_expire_unless_their_transaction_is_open() -> None:
-    state = ProducerState(expiration_ms=100)
+    state = ProducerState(ProducerExpiration(100))
     state.update(batch(0, producer_id=1), 0, now_ms=1000)
     state.update(batch(0, producer_id=2, transactional=True), 1, now_ms=1000)
     state.update(batch(0, producer_id=3), 2, now_ms=1050)
@@ -235,7 +236,7 @@ def test_idle_producers_expire_unless_their_transaction_is_open() -> None:
 
 
 def test_expiry_counts_from_the_append_not_from_the_records_timestamp() -> None:
-    state = ProducerState(expiration_ms=100)
+    state = ProducerState(ProducerExpiration(100))
     state.update(batch(0, timestamp_ms=5), 0, now_ms=1_000_000)
     assert state.expire(1_000_099) == 0
     assert state.check(batch(0)) == Duplicate(0, 0, 5)
@@ -367,7 +368,7 @@ def test_what_a_power_cut_left_of_another_snapshot_is_never_believed() -> None:
 def test_expired_producers_are_not_loaded() -> None:
     disk = SimulatedDisk()
     sample().write_snapshot(disk, "/", 60)
-    after = ProducerState(expiration_ms=500)
+    after = ProducerState(ProducerExpiration(500))
     after.load(disk, "/", 0, 60, now_ms=2400)
     assert [row.producer_id for row in after.describe()] == [7, 8]
 

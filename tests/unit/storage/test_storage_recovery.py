@@ -2,9 +2,12 @@
 
 import struct
 from random import Random
+from typing import Any
 
 import pytest
-from storage_logs import (
+
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
+from tests.unit.storage.storage_logs import (
     NOW_MS,
     Batch,
     append,
@@ -16,7 +19,6 @@ from storage_logs import (
     overwrite,
     read_all,
 )
-
 from tidelog.model.errors import Refused
 from tidelog.records.batch import read_header
 from tidelog.records.builder import assemble, build_control_batch
@@ -24,10 +26,9 @@ from tidelog.records.compression import Codec
 from tidelog.storage.partition_log import PartitionLog, mark_for_swap
 from tidelog.storage.producer_state import Duplicate
 from tidelog.storage.segment import CLEANED, Segment, SegmentCorrupt
-from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
-SMALL = {"segment_bytes": 2000, "index_interval_bytes": 200}
+SMALL: dict[str, Any] = {"segment_bytes": 2000, "index_interval_bytes": 200}
 
 
 @pytest.fixture

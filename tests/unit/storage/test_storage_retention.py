@@ -2,14 +2,24 @@
 
 import contextlib
 from random import Random
+from typing import Any
 
 import pytest
-from storage_logs import NOW_MS, append, fill, folder, new_disk, open_log, overwrite, read_all
 
+from tests.support.simulated_disk import PowerCut, SimulatedDisk
+from tests.unit.storage.storage_logs import (
+    NOW_MS,
+    append,
+    fill,
+    folder,
+    new_disk,
+    open_log,
+    overwrite,
+    read_all,
+)
 from tidelog.storage.partition_log import PartitionLog
 from tidelog.storage.retention import RetentionReason, remove_deleted_files
 from tidelog.storage.segment import SWAP, TRANSACTION_INDEX
-from tidelog.storage.simulated_disk import PowerCut, SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
 
@@ -19,7 +29,7 @@ def disk() -> SimulatedDisk:
     return SimulatedDisk(seed=7)
 
 
-def log_of_segments(disk: SimulatedDisk, timestamps_ms: list[int], **config: object) -> PartitionLog:
+def log_of_segments(disk: SimulatedDisk, timestamps_ms: list[int], **config: Any) -> PartitionLog:
     """A log with one segment of 100 bytes for each timestamp, the last one active."""
     log = open_log(disk, DIRECTORY, segment_bytes=100, **config)
     for timestamp_ms in timestamps_ms:
@@ -110,6 +120,27 @@ def test_deleted_segments_are_renamed_first_and_removed_later(disk: SimulatedDis
     remove_deleted_files(disk, paths)
     remove_deleted_files(disk, paths)
     assert not [name for name in folder(disk, DIRECTORY) if name.endswith(".deleted")]
+
+
+def test_a_file_that_another_thread_removes_meanwhile_is_gone_as_well(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that is compacted twice within the delay stands on two lists with the same names."""
+    paths = [f"{DIRECTORY}/00000000000000000000{kind}.deleted" for kind in (".index", ".log")]
+    disk.make_directory(DIRECTORY)
+    for path in paths:
+        disk.open(path, create=True).close()
+    exists = disk.exists
+
+    def removed_behind(path: str) -> bool:
+        was_there = exists(path)
+        if path == paths[0] and was_there:
+            disk.remove(path)
+        return was_there
+
+    monkeypatch.setattr(disk, "exists", removed_behind)
+    remove_deleted_files(disk, paths)
+    assert not any(map(exists, paths))
 
 
 def test_a_plan_that_was_overtaken_deletes_nothing_else(disk: SimulatedDisk) -> None:

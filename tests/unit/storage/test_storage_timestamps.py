@@ -1,16 +1,17 @@
 """Finding records by time, against a search through all of them."""
 
 from random import Random
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage_logs import NOW_MS, append, fill, open_log
 
+from tests.support.simulated_disk import SimulatedDisk
+from tests.unit.storage.storage_logs import NOW_MS, append, fill, open_log
 from tidelog.records.batch import read_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.record import Record
-from tidelog.storage.simulated_disk import SimulatedDisk
 
 DIRECTORY = "/data/orders-0"
 
@@ -25,7 +26,7 @@ def test_the_first_record_that_is_new_enough(
     batches: list[list[int]], log_start_offset: int, reopened: bool
 ) -> None:
     disk = SimulatedDisk(seed=1)
-    small = {"segment_bytes": 600, "index_interval_bytes": 150}
+    small: dict[str, Any] = {"segment_bytes": 600, "index_interval_bytes": 150}
     log = open_log(disk, DIRECTORY, **small)
     records: list[tuple[int, int]] = []
     for timestamps_ms in batches:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from tidelog.storage.simulated_disk import SimulatedDisk
+from tests.support.simulated_disk import SimulatedDisk
 from tidelog.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 PATH = "/00000000000000000000.txnindex"

@@ -273,7 +273,7 @@ def test_an_end_and_its_retry(committed: bool, state: str) -> None:
     bench.add(500, 0, P0, P1)
     assert bench.end(500, 0, committed) == ("NONE", 500, 0)
     (marker,) = bench.sent
-    assert (marker.committed, marker.partitions, marker.producer_epoch) == (committed, {P0, P1}, 0)
+    assert (marker.committed, marker.partitions, marker.producer_epoch) == (committed, {P0, P1}, 0)  # type: ignore[comparison-overlap]
     assert marker.transaction_version == 0
     assert bench.state == state
     assert bench.end(500, 0, committed) == ("NONE", 500, 0)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.identifiers import TopicPartition
+from tidelog.records.stored_fields import UnreadableRecord
 from tidelog.transactions.schemas import (
-    UnreadableRecord,
     read_key,
     read_value,
     transaction_key,

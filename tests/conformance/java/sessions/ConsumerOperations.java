@@ -23,6 +23,7 @@ import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.IsolationLevel;
 import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 class ConsumerOperations {
@@ -153,11 +154,8 @@ class ConsumerOperations {
         for (var record : records) {
             seen.put(String.format("%s-%d-%019d", record.topic(), record.partition(), record.offset()), Outcomes.record(record));
         }
-        var assigned = new ArrayList<Object>();
-        for (String name : names) {
-            var partitions = Outcomes.names(consumer(name).assignment());
-            assigned.add(names.size() == 1 ? partitions : partitions.size());
-        }
+        Object assigned = names.size() == 1 ? List.of(Outcomes.names(consumer(names.get(0)).assignment()))
+            : names.stream().map(name -> consumer(name).assignment().size()).sorted().toList();
         var outcome = Outcomes.map("records", seen.values(), "at_end", ended, "assigned", assigned);
         if (names.size() == 1) {
             // Nobody else had a part of them: none comes twice.
@@ -191,7 +189,13 @@ class ConsumerOperations {
                 continue;
             }
             for (var end : ends(name, partitions).entrySet()) {
-                if (consumer.position(end.getKey(), Duration.ofSeconds(5)) < end.getValue().offset()) {
+                try {
+                    // A position beyond the end is one that the broker has not answered to yet.
+                    if (consumer.position(end.getKey(), Duration.ofSeconds(5)) != end.getValue().offset()) {
+                        return false;
+                    }
+                } catch (TimeoutException failure) {
+                    // Not known yet: asked again until the bound.
                     return false;
                 }
             }

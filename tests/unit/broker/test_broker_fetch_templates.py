@@ -1,4 +1,4 @@
-"""The short way of Fetch: it must answer exactly as the long way does, and step aside for everything else."""
+"""The fast path of Fetch: it answers exactly as the general path does, and steps aside for all else."""
 
 import struct
 from uuid import UUID
@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from node import NodeUnderTest, batch, joined, produce_frame
 
-from tidelog.broker.dispatch import CloseConnection, PendingAnswer
+from tests.unit.broker.node import NodeUnderTest, batch, joined, produce_frame
+from tidelog.broker.requests.request import CloseConnection, PendingAnswer
 from tidelog.controller.commands import DeleteTopics, TopicReference
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import DECODING_ERRORS, compact_string, string
@@ -78,20 +78,20 @@ def test_the_short_way_answers_like_the_long_way(version: int) -> None:
     for max_bytes in (1, 700, 1 << 20):
         for offset in range(2 * BATCHES):
             frame = fetch_frame(version, topic, offset, max_bytes=max_bytes, correlation_id=offset)
-            node.context.fetch_shape = None
+            node.context.fetch_template = None
             expected = joined(node.handle(frame))
-            assert (node.context.fetch_shape is not None) == (version >= 5)
-            shape = node.context.fetch_shape
+            assert (node.context.fetch_template is not None) == (version >= 5)
+            template = node.context.fetch_template
             assert joined(node.handle(frame)) == expected
-            assert node.context.fetch_shape is shape, "the second request went the long way"
+            assert node.context.fetch_template is template, "the second request went by the general path"
 
 
 def test_records_are_counted_on_both_ways() -> None:
     node = node_with_records()
-    partition = node.broker.partitions["t", 1]
+    partition = node.broker.replicas.led["t", 1]
     node.handle(fetch_frame(12, "t", 0))
     first = partition.sent_bytes, partition.sent_messages
-    assert node.context.fetch_shape is not None
+    assert node.context.fetch_template is not None
     node.handle(fetch_frame(12, "t", 0))
     assert (partition.sent_bytes, partition.sent_messages) == (2 * first[0], 2 * first[1])
 
@@ -102,14 +102,14 @@ def test_nothing_to_read_and_a_wrong_offset_go_the_long_way(offset: int) -> None
     frame = fetch_frame(12, "t", offset)
     expected = joined(node.handle(frame))
     node.handle(fetch_frame(12, "t", 0))
-    assert node.context.fetch_shape is not None
+    assert node.context.fetch_template is not None
     assert joined(node.handle(frame)) == expected
 
 
 def test_a_request_that_waits_for_more_bytes_goes_the_long_way() -> None:
     node = node_with_records()
     node.handle(fetch_frame(12, "t", 0, min_bytes=900))
-    assert node.context.fetch_shape is not None
+    assert node.context.fetch_template is not None
     tail = fetch_frame(12, "t", 2 * BATCHES - 1, min_bytes=1 << 19)
     assert not isinstance(node.handle(tail), PendingAnswer), "max_wait_ms is 0"
 
@@ -118,7 +118,7 @@ def test_a_request_that_waits_for_more_bytes_goes_the_long_way() -> None:
 def test_what_is_unusual_has_no_shape(fields: dict[str, object]) -> None:
     node = node_with_records()
     node.handle(fetch_frame(12, "t", 0, **fields))  # type: ignore[arg-type]
-    assert node.context.fetch_shape is None
+    assert node.context.fetch_template is None
 
 
 def test_a_shape_dies_with_its_topic() -> None:
@@ -141,15 +141,15 @@ def test_a_request_that_differs_in_any_byte_is_answered_as_without_a_shape(
     damaged[place] ^= flip
     answers = []
     for known in (False, True):
-        SHARED.context.fetch_shape = None
+        SHARED.context.fetch_template = None
         if known:
             SHARED.handle(bytes(frame))
-            assert SHARED.context.fetch_shape is not None
+            assert SHARED.context.fetch_template is not None
         try:
             answer = SHARED.handle(bytes(damaged))
             answers.append(None if isinstance(answer, PendingAnswer) else joined(answer))
         except (CloseConnection, *DECODING_ERRORS) as fault:
-            answers.append(type(fault))
+            answers.append(type(fault))  # type: ignore[arg-type]
     if isinstance(answers[0], bytes) and version >= 7:
         # a damaged session field may open a session, whose id is a new one each time
         answers = [a[:14] + a[18:] if isinstance(a, bytes) else a for a in answers]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tidelog.cli import diagnosis_checks
-from tidelog.cli.diagnosis import (
+from tidelog.admin import diagnosis_checks
+from tidelog.admin.diagnosis import (
     Examination,
     Finding,
     LogRange,
@@ -18,17 +18,16 @@ from tidelog.cli.diagnosis import (
     SeenGroup,
     SeenJob,
     SeenJobs,
-    SeenLogDir,
-    SeenOpenProducer,
     SeenPartition,
     SeenRefusedCut,
     SeenTopic,
-    SeenTransaction,
     SeenUncleanable,
     Severity,
     some,
 )
-from tidelog.cli.eligible_leaders import Eligible, eligible_leaders
+from tidelog.admin.eligible_leaders import Eligible, eligible_leaders
+from tidelog.admin.log_dirs import LogDirView
+from tidelog.admin.transactions import OpenProducer, TransactionView
 from tidelog.cli.main import tidelog
 from tidelog.testing.broker import RunningBroker
 
@@ -70,7 +69,7 @@ def healthy(**changed: object) -> Examination:
         ),
         {("orders", 0): LogRange(0, 10, 10, NOW_MS)},
         (SeenGroup("billing", "Stable", "classic", 1, {("orders", 0): 10}),),
-        log_dirs=(SeenLogDir(1, "/data", "", 1000, 900),),
+        log_dirs=(LogDirView(1, "/data", "", 1000, 900),),
         background=SeenJobs((SeenJob(1, "compaction", 0, 3.0, ""),), (), {1: 0}, {1: 0}),
     )
     return replace(whole, **changed)  # type: ignore[arg-type]
@@ -81,7 +80,7 @@ def _ring(number: int) -> tuple[int, ...]:
 
 
 def said(check: str, seen: Examination) -> list[Finding]:
-    return getattr(diagnosis_checks, check)(seen)  # type: ignore[no-any-return]
+    return getattr(diagnosis_checks, check)(seen)
 
 
 def only(check: str, seen: Examination, severity: Severity) -> Finding:
@@ -319,12 +318,12 @@ def test_groups_far_behind_and_what_retention_took() -> None:
 
 
 def test_transactions() -> None:
-    hanging = SeenOpenProducer("orders", 0, 7, 3, NOW_MS)
+    hanging = OpenProducer("orders", 0, 7, 0, 0, 3, NOW_MS)
     seen = healthy(open_producers=(hanging,))
     found = only("transactions", seen, Severity.PROBLEM)
     assert "7 records" in found.message
     assert found.next_step == "tidelog txn abort orders 0 --start-offset 3"
-    known = SeenTransaction("id", "Ongoing", 7, 60_000, NOW_MS - 1_000, ("orders-0",))
+    known = TransactionView("id", "Ongoing", 7, 1, 0, 60_000, NOW_MS - 1_000, ("orders-0",))
     assert only("transactions", replace(seen, transactions=(known,)), Severity.OK)
     overdue = replace(known, start_ms=NOW_MS - 600_000)
     late = only("transactions", replace(seen, transactions=(overdue,)), Severity.WARNING)
@@ -334,14 +333,14 @@ def test_transactions() -> None:
 @pytest.mark.parametrize(
     ("folder", "severity"),
     [
-        (SeenLogDir(1, "/data", "KAFKA_STORAGE_ERROR"), Severity.PROBLEM),
-        (SeenLogDir(1, "/data", "", 1000, 40), Severity.PROBLEM),
-        (SeenLogDir(1, "/data", "", 1000, 100), Severity.WARNING),
-        (SeenLogDir(1, "/data", "", 1000, 500), Severity.OK),
-        (SeenLogDir(1, "/data", ""), Severity.OK),
+        (LogDirView(1, "/data", "KAFKA_STORAGE_ERROR"), Severity.PROBLEM),
+        (LogDirView(1, "/data", "", 1000, 40), Severity.PROBLEM),
+        (LogDirView(1, "/data", "", 1000, 100), Severity.WARNING),
+        (LogDirView(1, "/data", "", 1000, 500), Severity.OK),
+        (LogDirView(1, "/data", ""), Severity.OK),
     ],
 )
-def test_disks(folder: SeenLogDir, severity: Severity) -> None:
+def test_disks(folder: LogDirView, severity: Severity) -> None:
     only("disks", healthy(log_dirs=(folder,)), severity)
 
 
@@ -451,7 +450,7 @@ def test_brokers_of_another_make_tell_nothing_of_their_jobs() -> None:
 
 def test_a_directory_that_is_offline_says_why() -> None:
     told = SeenJobs(offline_directories={(1, "/data/y"): "it is empty, and the cluster knows of 3 replicas"})
-    seen = healthy(log_dirs=(SeenLogDir(1, "/data/y", "KAFKA_STORAGE_ERROR"),), background=told)
+    seen = healthy(log_dirs=(LogDirView(1, "/data/y", "KAFKA_STORAGE_ERROR"),), background=told)
     finding = only("disks", seen, Severity.PROBLEM)
     assert "it is empty" in finding.message and "tidelog.lost.directories" in finding.next_step
 

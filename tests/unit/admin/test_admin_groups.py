@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
-from tidelog.client.offset_reset import LogEnds, Target, TargetKind, plan_reset
-from tidelog.console.faults import ConsoleFault
-from tidelog.console.group_client import GroupClient, read_assignment
-from tidelog.console.wire_client import WireClient
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.groups import Groups, read_assignment
+from tidelog.admin.offset_reset import LogEnds, Target, TargetKind, plan_reset
+from tidelog.admin.snapshot import GroupView
+from tidelog.client.client_settings import ClientSettings
+from tidelog.client.faults import Refusal
 from tidelog.testing.cluster import RunningCluster
 
 pytestmark = pytest.mark.timeout(180)
@@ -28,10 +30,10 @@ def cluster() -> Iterator[RunningCluster]:
 
 
 @pytest.fixture
-def groups(cluster: RunningCluster) -> Iterator[GroupClient]:
-    wire = WireClient(cluster.bootstrap, {})
-    yield GroupClient(wire)
-    wire.close()
+def groups(cluster: RunningCluster) -> Iterator[Groups]:
+    options = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": "5000"}
+    with ClusterAdmin(lambda: ClientSettings.from_options(options)) as admin:
+        yield Groups(admin)
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def eventually(check: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_and_their_partitions(cluster: RunningCluster, groups: GroupClient, protocol: str) -> None:
+def test_members_and_their_partitions(cluster: RunningCluster, groups: Groups, protocol: str) -> None:
     name = f"{protocol}-group"
     with member(cluster, name, protocol):
         eventually(lambda: name in groups.list_groups([1, 2])[0])
@@ -80,6 +82,7 @@ def test_members_and_their_partitions(cluster: RunningCluster, groups: GroupClie
 
         def assigned() -> bool:
             view = groups.describe(name, protocol)
+            assert view is not None
             return view.state == "stable" and sum(len(one.assignment) for one in view.members) == 4
 
         eventually(assigned)
@@ -88,24 +91,35 @@ def test_members_and_their_partitions(cluster: RunningCluster, groups: GroupClie
         assert view.members[0].assignment == tuple(("t", number) for number in range(4))
         assert view.coordinator in (1, 2)
         # The kind of a group that no look has seen yet is found out.
-        assert groups.describe(name).type == protocol
-    eventually(lambda: groups.describe(name).state == "empty")
+        found = groups.describe(name)
+        assert found is not None and found.type == protocol
+    eventually(lambda: (found := groups.describe(name)) is not None and found.state == "empty")
 
 
-def test_offsets_are_moved_and_the_group_deleted(groups: GroupClient) -> None:
+def test_offsets_are_moved_and_the_group_deleted(groups: Groups) -> None:
     ends = {("t", number): LogEnds(0, 0, None) for number in range(4)}
     plan = plan_reset("moved", Target(TargetKind.LATEST), {}, ends)
     assert groups.reset(plan) == 4
     assert groups.committed(["moved", "unknown"])["moved"] == {("t", number): 0 for number in range(4)}
     groups.delete("moved")
-    with pytest.raises(ConsoleFault) as fault:
-        groups.describe("moved")
-    assert fault.value.status == 404
-    with pytest.raises(ConsoleFault, match="was not deleted"):
+    assert groups.describe("moved") is None
+    with pytest.raises(Refusal, match="GROUP_ID_NOT_FOUND"):
         groups.delete("moved")
 
 
-def test_a_broker_that_is_away_hides_only_its_own(cluster: RunningCluster, groups: GroupClient) -> None:
+def test_what_a_transaction_has_not_committed_is_lag_too(cluster: RunningCluster, groups: Groups) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "open"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("t", b"undecided", partition=3)
+    assert producer.flush(30) == 0
+    groups.reset(plan_reset("behind", Target(TargetKind.LATEST), {}, {("t", 3): LogEnds(0, 0, None)}))
+    (row,) = groups.lag(GroupView("behind", "empty", "classic"))
+    assert (row.committed, row.latest, row.lag) == (0, 1, 1)
+    producer.abort_transaction(30)
+
+
+def test_a_broker_that_is_away_hides_only_its_own(cluster: RunningCluster, groups: Groups) -> None:
     names = [f"g{number}" for number in range(12)]
     ends = {("t", 0): LogEnds(0, 0, None)}
     for name in names:

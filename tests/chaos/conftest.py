@@ -1,6 +1,0 @@
-"""Puts this folder on the path for test modules, whichever way pytest imports them."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
