@@ -10,8 +10,8 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted \
-	conformance-kafka-python browser-test spark-test lab-test spark-exactly-once spark-short bench-spark setup clean
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long registry-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted \
+	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,42 +52,47 @@ audit: $(STAMP) ## Look the pinned dependencies up for known vulnerabilities (AD
 	@$(BIN)/python .ci/audit.py $(if $(ADVISORIES),--advisories $(ADVISORIES))
 
 attacks: $(STAMP) ## Attacks on a live broker in full: what each did to memory and to others (about 3 minutes)
-	@$(BIN)/python tests/chaos/attacks.py
+	@$(BIN)/python -m tests.chaos.attacks
 
 hostile: $(STAMP) ## Every API under a user without rights: the largest requests, on eight connections (API=Name chooses; about half an hour)
-	@$(BIN)/python tests/chaos/hostile_user.py $(if $(API),--api $(API))
+	@$(BIN)/python -m tests.chaos.hostile_user $(if $(API),--api $(API))
 
 crash: $(STAMP) ## The long crash test: 400 kill -9 cycles under load (CI runs a short one)
-	@$(BIN)/python tests/chaos/crash_cycles.py --cycles 400
+	@$(BIN)/python -m tests.chaos.crash_cycles --cycles 400
 
 fuzz: $(STAMP) ## The long fuzz test: a million hostile frames (CI runs 120,000)
-	@$(BIN)/python tests/chaos/fuzz_frames.py --frames 1000000
+	@$(BIN)/python -m tests.chaos.fuzz_frames --frames 1000000
 
 exactly-once: $(STAMP) ## The long exactly-once test: 200,000 records through transactions, workers and broker killed
-	@$(BIN)/python tests/chaos/exactly_once.py --records 200000
+	@$(BIN)/python -m tests.chaos.exactly_once --records 200000
 
 coordinator-kills: $(STAMP) ## Kill the coordinator of an exactly-once application's group 200 times with librdkafka, 200 with Java (50 minutes)
-	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 80
-	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --protocol consumer
-	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --pause 3 topic.metadata.refresh.interval.ms=200
-	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 20 --stop
-	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 150 --client java
-	@$(BIN)/python tests/chaos/coordinator_kills.py --kills 50 --client java --protocol consumer
+	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 80
+	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 50 --protocol consumer
+	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 50 --pause 3 topic.metadata.refresh.interval.ms=200
+	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 20 --stop
+	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 150 --client java
+	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 50 --client java --protocol consumer
 
 transactions-long: $(STAMP) ## 200 transactions of each shape, several batches in flight, three brokers, Java and librdkafka (about 4 minutes)
-	@$(BIN)/python tests/conformance/transactions_long.py --count 200
+	@$(BIN)/python -m tests.conformance.transactions_long --count 200
+
+registry-kills: $(STAMP) ## Schema registries killed and paused while 20 clients register, on one broker and on three (about 5 minutes)
+	@TIDELOG_REGISTRY_TESTS=1 $(BIN)/pytest -q -n0 tests/conformance/test_conformance_registry_instances.py
+	@$(BIN)/python -m tests.chaos.registry_kills --seconds 90 --brokers 1
+	@$(BIN)/python -m tests.chaos.registry_kills --seconds 120 --brokers 3
 
 chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then every fault, on both stores (50 minutes)
 	@tests/conformance/setup
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 3 --faults kill-leader,kill-controller --crowd 3000
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --verbose
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 10 --faults kill-leader --store zookeeper
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 12 --faults all --store zookeeper --verbose
+	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 10 --faults kill-leader
+	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 3 --faults kill-leader,kill-controller --crowd 3000
+	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 12 --faults all --verbose
+	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 10 --faults kill-leader --store zookeeper
+	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 12 --faults all --store zookeeper --verbose
 
 chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and controllers killed, a diverged tail
-	@$(BIN)/python tests/chaos/cluster_chaos.py --minutes 1 --faults kill-leader,kill-controller,diverge,lose-copier
-	@$(BIN)/python tests/chaos/coordinator_kills.py --client java --kills 3
+	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 1 --faults kill-leader,kill-controller,diverge,lose-copier
+	@$(BIN)/python -m tests.chaos.coordinator_kills --client java --kills 3
 
 simulation: $(STAMP) ## Thousands of seeds of groups, transactions and a whole cluster (1,000 of each world), and every mutant caught
 	@TIDELOG_SIMULATION_SEEDS=1000 TIDELOG_SIMULATION_CLUSTER_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
@@ -100,23 +105,29 @@ conformance: $(STAMP) ## Only the real clients against a real broker
 	@$(BIN)/pytest -q tests/conformance
 
 oracle: $(STAMP) ## The same sessions on Apache Kafka and on a broker, compared answer by answer (SESSIONS=200, SEED=1; Java and Maven)
-	@PYTHONPATH=tests $(BIN)/python -m oracle --sessions $(or $(SESSIONS),200) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.oracle --sessions $(or $(SESSIONS),200) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.oracle --clients java,librdkafka --sessions 12 --seed $(or $(SEED),1)
 
 oracle-clients: $(STAMP) ## Sessions of the Java client and of librdkafka on both, compared outcome by outcome (SESSIONS=100, SEED=1)
-	@PYTHONPATH=tests $(BIN)/python -m oracle --clients $(or $(CLIENTS),java,librdkafka) --sessions $(or $(SESSIONS),100) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.oracle --clients $(or $(CLIENTS),java,librdkafka) --sessions $(or $(SESSIONS),100) --seed $(or $(SEED),1)
 
 oracle-record: $(STAMP) ## Record the sessions that the test suite replays without Java anew from Apache Kafka
-	@PYTHONPATH=tests $(BIN)/python -m oracle --record $(or $(SESSIONS),120)
+	@$(BIN)/python -m tests.oracle --record $(or $(SESSIONS),150)
+	@$(BIN)/python -m tests.oracle --faults --record $(or $(LOST),16)
 
 oracle-planted: $(STAMP) ## Every difference planted on purpose is noticed by the recorded sessions
-	@PYTHONPATH=tests $(BIN)/python -m oracle --planted
+	@$(BIN)/python -m tests.oracle --planted
 
 browser-test: $(STAMP) ## The console in a real browser (gets Debian's chromium where it is missing)
 	@tests/browser/setup
 	@TIDELOG_BROWSER_TESTS=1 $(BIN)/pytest -q -n0 tests/browser
 
+browser-spark-test: $(VENV)/.installed-spark ## A pipeline on a real Spark, seen on the console's page and in its metrics (PICTURES=folder draws it)
+	@tests/browser/setup
+	@TIDELOG_BROWSER_TESTS=1 TIDELOG_SPARK_TESTS=1 TIDELOG_PICTURES=$(PICTURES) $(BIN)/pytest -q -n0 tests/browser/test_browser_pipeline_run.py
+
 conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from its source release
-	@$(BIN)/python tests/conformance/kafka_python_suite.py
+	@$(BIN)/python -m tests.conformance.kafka_python_suite
 
 $(VENV)/.installed-spark: $(STAMP)
 	@echo "installing Spark into $(VENV) ..."
@@ -128,34 +139,40 @@ spark-test: $(VENV)/.installed-spark ## Pipelines on a real Spark (installs it, 
 	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 tests/spark
 
 spark-exactly-once: $(VENV)/.installed-spark ## Ten times a million records through Spark, exactly once, under faults; once at least once (40 minutes)
-	@$(BIN)/python tests/spark/exactly_once_spark.py run --runs 10 --records 1000000 --contrast-records 1000000
+	@$(BIN)/python -m tests.spark.exactly_once_spark run --runs 10 --records 1000000 --contrast-records 1000000
 
 spark-short: $(VENV)/.installed-spark ## The same once, then on a Spark standalone cluster while a broker dies, then the ready pipelines of topics (7 minutes)
-	@$(BIN)/python tests/spark/exactly_once_spark.py run --records 1000000 --driver-kills 2 --worker-kills 1 --contrast-records 200000 --seed 4
-	@$(BIN)/python tests/spark/exactly_once_spark.py run --standalone --records 200000 --records-per-batch 50000 --driver-kills 0 --worker-kills 0 --executor-kills 1
+	@$(BIN)/python -m tests.spark.exactly_once_spark run --records 1000000 --driver-kills 2 --worker-kills 1 --contrast-records 200000 --seed 4
+	@$(BIN)/python -m tests.spark.exactly_once_spark run --standalone --records 200000 --records-per-batch 50000 --driver-kills 0 --worker-kills 0 --executor-kills 1
 	@TIDELOG_SPARK_TESTS=1 $(BIN)/pytest -q -n0 --durations=5 tests/unit/pipelines tests/spark/test_spark_ready_topics.py tests/spark/test_spark_cluster_run.py
 
+spark-versions: $(STAMP) ## The same tests on every supported Spark (4.0 to 4.3) that PyPI has, each in an environment of its own (about 15 minutes; MINORS="4.0 4.2" chooses)
+	@$(BIN)/python -m tests.spark.version_matrix $(MINORS)
+
 bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside its own connector, a client loop and Parquet (12 minutes)
-	@$(BIN)/python bench/spark_source.py
-	@$(BIN)/python bench/spark_sink.py
+	@$(BIN)/python -m bench.spark_source
+	@$(BIN)/python -m bench.spark_sink
 
 lab-test: $(STAMP) ## Every scenario of the lab unattended, then on nine broken systems, which they must notice
 	@TIDELOG_LAB_TESTS=1 $(BIN)/pytest -q -n0 -s tests/lab
 
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)
-	@$(BIN)/python bench/run.py
+	@$(BIN)/python -m bench.run
 
 bench-short: $(STAMP) ## The same, shorter and coarser
-	@$(BIN)/python bench/run.py --short
+	@$(BIN)/python -m bench.run --short
 
 bench-cluster: $(STAMP) ## What three replicas cost, how far followers lag, how fast 2,000 leaders are elected
-	@$(BIN)/python bench/cluster.py
+	@$(BIN)/python -m bench.cluster
+
+bench-kafka: $(STAMP) ## Real clients against Tidelog and Apache Kafka in turns: 38 lines, medians of three (an hour; ONLY= chooses, ROUNDS=; Java and Maven)
+	@$(BIN)/python -m bench.beside_kafka --rounds $(or $(ROUNDS),3) --only "$(ONLY)"
 
 bench-transactions: $(STAMP) ## Transactions on three brokers beside Apache Kafka 4.3.1, in one run (Java and Maven; about 5 minutes)
-	@$(BIN)/python bench/transactions.py
+	@$(BIN)/python -m bench.transactions
 
 bench-tls: $(STAMP) ## What TLS and a login cost: produce and fetch against plaintext, in one run (about a minute)
-	@$(BIN)/python bench/tls.py
+	@$(BIN)/python -m bench.tls
 
 clean: ## Remove the virtual environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

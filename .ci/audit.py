@@ -77,10 +77,10 @@ def audit_online() -> int:
 
 
 def advisories(folder: Path, name: str) -> Iterator[dict[str, Any]]:
-    import yaml
+    from ruamel.yaml import YAML
 
     for path in sorted((folder / "vulns" / name).glob("*.yaml")):
-        fields: dict[str, Any] = yaml.safe_load(path.read_text())
+        fields: dict[str, Any] = YAML(typ="safe", pure=True).load(path.read_text())
         if not fields.get("withdrawn"):
             yield fields
 
