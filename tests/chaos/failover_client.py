@@ -112,7 +112,8 @@ def kafka_python_read(talk: Talk, bootstrap: str, topic: str, group: str, done: 
     )
     consumer.subscribe([topic], listener=Listener())
     while not done():
-        for records in consumer.poll(timeout_ms=100).values():
+        # Longer than a rebalance takes: with a shorter poll a member may stay without partitions (docs/groups.md).
+        for records in consumer.poll(timeout_ms=5_000).values():
             for record in records:
                 talk.got(record.partition, record.offset, record.value.decode())
     consumer.close()

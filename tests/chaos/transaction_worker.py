@@ -283,7 +283,7 @@ class KafkaPythonPipe:
         from kafka import errors
 
         try:
-            answer = self.consumer.poll(timeout_ms=100, max_records=count_max)
+            answer = self.consumer.poll(timeout_ms=1_000, max_records=count_max)
         except errors.KafkaConnectionError:
             return []
         except errors.KafkaError as refusal:

@@ -205,7 +205,7 @@ def test_two_members_of_kafka_python_share(bootstrap: str, make_topic: TopicMake
             assert member.partitions_for_topic(topic) == set(range(PARTITION_COUNT))
             member.subscribe([topic])
             while not stopping.is_set():
-                member.poll(timeout_ms=100)
+                member.poll(timeout_ms=1_000)
                 owned[number] = {partition.partition for partition in member.assignment()}
         finally:
             member.close()

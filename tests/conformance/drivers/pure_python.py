@@ -36,7 +36,7 @@ def poll_messages(
     while len(received) < count:
         if time.monotonic() > deadline:
             raise DriverTimeout(f"read {len(received)} of {count} messages")
-        for records in client.poll(timeout_ms=200, max_records=count - len(received)).values():
+        for records in client.poll(timeout_ms=2_000, max_records=count - len(received)).values():
             received.extend((raw.topic, as_message(raw)) for raw in records)
     return received
 
