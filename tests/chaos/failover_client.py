@@ -112,7 +112,7 @@ def kafka_python_read(talk: Talk, bootstrap: str, topic: str, group: str, done: 
     )
     consumer.subscribe([topic], listener=Listener())
     while not done():
-        # Longer than a rebalance takes: with a shorter poll a member may stay without partitions (docs/groups.md).
+        # Longer than a rebalance: a member that polls for less may stay without partitions (docs/groups.md).
         for records in consumer.poll(timeout_ms=5_000).values():
             for record in records:
                 talk.got(record.partition, record.offset, record.value.decode())
