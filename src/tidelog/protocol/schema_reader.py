@@ -27,7 +27,7 @@ from tidelog.protocol.primitives import (
     read_unsigned_varint,
 )
 from tidelog.protocol.schema_fields import absent_value, unwrap
-from tidelog.protocol.slices import STEP, checkpoint
+from tidelog.protocol.slices import STEP, checkpoint, copied
 
 #: a buffer and a position in, a value and the next position out
 Reader = Callable[[memoryview, int], tuple[Any, int]]
@@ -132,7 +132,7 @@ def _bytes_reader(flexible: bool, nullable: bool) -> Reader:
             position += 4
         if length == -1 and nullable:
             return None, position
-        return bytes(checked_slice(buffer, position, length)), position + length
+        return copied(checked_slice(buffer, position, length), _pause), position + length
 
     return read
 

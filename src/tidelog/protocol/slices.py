@@ -12,6 +12,7 @@ of the broker in more than one step runs in `whole(…)`, inside of which nothin
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
@@ -75,6 +76,17 @@ def pieces_of(parts: Sequence[bytes]) -> list[bytes]:
     if size or not pieces:
         pieces.append(b"".join(parts[first:]))
     return pieces
+
+
+def copied(data: memoryview, pause: Callable[[], None] = checkpoint) -> bytes:
+    """The same bytes in memory of their own, copied in slices if they are many."""
+    if len(data) <= PIECE_BYTES:
+        return bytes(data)
+    copy = BytesIO()
+    for first in range(0, len(data), PIECE_BYTES):
+        copy.write(data[first : first + PIECE_BYTES])
+        pause()
+    return copy.getvalue()  # the bytes that were written, not one more copy
 
 
 def whole(call: Callable[..., T], *arguments: Any, **named: Any) -> T:

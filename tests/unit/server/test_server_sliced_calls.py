@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.protocol import slices as checkpoints
-from tidelog.protocol.slices import checkpoint, clock_ns, each, running, whole
+from tidelog.protocol.slices import PIECE_BYTES, checkpoint, clock_ns, copied, each, running, whole
 from tidelog.server import sliced_calls
 from tidelog.server.sliced_calls import Slices, Unfinished
 
@@ -39,6 +39,18 @@ def test_a_call_pauses_at_every_checkpoint_and_goes_on(slices: Slices) -> None:
     assert outcome.resume() is outcome and done == [0, 1]
     assert outcome.resume() is outcome and done == [0, 1, 2]
     assert outcome.resume() == "over"
+
+
+def test_many_bytes_are_copied_in_slices(slices: Slices) -> None:
+    data = memoryview(bytes(range(256)) * (PIECE_BYTES >> 8) * 3 + b"end")
+    outcome = slices.run(copied, data)
+    assert isinstance(outcome, Unfinished)
+    resumed = 0
+    while isinstance(outcome, Unfinished):
+        outcome, resumed = outcome.resume(), resumed + 1
+    assert type(outcome) is bytes and outcome == data and resumed == 4
+    assert copied(data) == data  # outside of a call in slices
+    assert copied(data[:PIECE_BYTES]) == data[:PIECE_BYTES]
 
 
 def test_calls_take_turns_without_touching_each_other(slices: Slices) -> None:
