@@ -11,10 +11,10 @@ import pytest
 from tests.support.in_memory_cluster import InMemoryCluster, Node, Produced
 from tests.support.simulated_disk import SimulatedDisk
 from tidelog.broker.replicas.partition import Partition
+from tidelog.broker.replicas.replicas import OfflineReplica
 from tidelog.broker.replication.directory_failure_reports import DirectoryFailureReports
 from tidelog.broker.replication.replica_fetcher import ReplicaFetcher
 from tidelog.broker.replication.replica_homes import ReplicaHomes
-from tidelog.broker.replication.replication import Replication
 from tidelog.broker.requests.handlers import describe_log_dirs
 from tidelog.controller import partition_change
 from tidelog.controller.commands import (
@@ -424,7 +424,7 @@ def _move(cluster: InMemoryCluster, node_id: int) -> tuple[str, str]:
     return home, target
 
 
-def _announced_move() -> tuple[InMemoryCluster, int, str, str]:
+def announced_move() -> tuple[InMemoryCluster, int, str, str]:
     """A cluster that is being told of a move of its only copy: its holder, from where and whereto."""
     cluster = InMemoryCluster(log_dirs="/x,/y")
     cluster.create_topic("t", replication_factor=1)
@@ -438,7 +438,7 @@ def _announced_move() -> tuple[InMemoryCluster, int, str, str]:
 
 def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> None:
     """The cluster is being told of the other directory when the one with the log fails."""
-    cluster, holder, home, target = _announced_move()
+    cluster, holder, home, target = announced_move()
     broker = cluster.broker(holder)
     ids = directory_ids(cluster, holder)
     assert cluster.state("t").directory_of(holder) == ids[home], "it is not known yet"
@@ -456,7 +456,7 @@ def test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew() -> Non
 
 
 def test_a_log_that_was_lost_while_it_moved_begins_anew_when_an_election_says_so() -> None:
-    cluster, holder, home, target = _announced_move()
+    cluster, holder, home, target = announced_move()
     broker = cluster.broker(holder)
     failed = directory_ids(cluster, holder)[home]
     cluster.nodes[holder].disk.fail_directory(home)
@@ -699,13 +699,11 @@ def _always_out_of_range(self: ReplicaFetcher, key: Any, partition: Partition, a
     self._cut([(key, partition, answered.log_start_offset)], fully=True)
 
 
-def _without_announcements(
-    self: Replication, partition: Partition, directory_id: str, announced: Any
+def _without_what_has_failed(
+    self: ReplicaHomes, place: TopicPartition, directory_id: str, announced: str | None
 ) -> None:
-    _take_offline(self, partition, directory_id)
+    self._replicas.offline[place] = OfflineReplica(directory_id, False)
 
-
-_take_offline = Replication.take_offline
 
 MUTANTS: dict[str, tuple[list[tuple[Any, str, Any]], Callable[[], None]]] = {
     "committed records are cut": (
@@ -728,8 +726,8 @@ MUTANTS: dict[str, tuple[list[tuple[Any, str, Any]], Callable[[], None]]] = {
         [(PartitionDraft, "_awaited", lambda self, holders, online, lives: ())],
         partial(test_a_directory_that_is_away_is_waited_for_when_the_others_lost_their_power, 3),
     ),
-    "an announced move is believed": (
-        [(Replication, "take_offline", _without_announcements)],
+    "a place is believed though the log has failed elsewhere": (
+        [(ReplicaHomes, "failed", _without_what_has_failed)],
         test_a_log_whose_directory_fails_while_it_moves_does_not_begin_anew,
     ),
     "an empty directory is accepted": (

@@ -240,13 +240,13 @@ class LogMoves:
             if self._moves.get(place) is move:
                 self._step_later(place, move, 0)
 
-        self._placements.expect(place, move.directory.directory_id, known)
+        self._placements.expect(place, move.directory.directory_id, known, arrives=True)
 
     def _take_over(self, place: TopicPartition, move: _Move) -> None:
         self._copies.take_over(move.partition, move.future, move.directory)
         del self._moves[place]
         self.announced.pop(place, None)
-        self._placements.consider(place)
+        self._placements.arrived(place)
         log.info("%s was moved to %s", move.partition, move.directory.path)
 
     def _abandon(self, place: TopicPartition, move: _Move, instead: LogDirectory | None = None) -> None:

@@ -2,8 +2,8 @@
 
 The image says where the cluster believes a replica to be; this module compares, and sends what differs until
 the image agrees. While a replica moves to another directory the word is given before the copy takes the log's
-place (`expect`), so that the directory the cluster knows of never lacks the newest records for long: the rest
-of that story is in `log_moves`.
+place (`expect`), so that the directory the cluster knows of never lacks the newest records for long; it holds
+until the log is there (`arrived`). The rest of that story is in `log_moves`.
 
 What was found before the registration (`at_start`) goes with it: nobody is elected on old beliefs. So does
 the doubt about a log that lacks records it had; one that comes up later is told in the same way.
@@ -15,6 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.replicas.replicas import Replicas
@@ -58,6 +59,16 @@ def replica_counts(image: ClusterImage, node_id: int) -> dict[str, int]:
     return dict(counts)
 
 
+class _Expected(NamedTuple):
+    """What the cluster shall believe of a replica."""
+
+    directory: str
+    #: called when it does
+    then: Callable[[], None]
+    #: whether the replica is somewhere else, and comes there when the cluster knows
+    arrives: bool
+
+
 class Placements:
     """What one broker tells of its replicas."""
 
@@ -70,7 +81,9 @@ class Placements:
         self._log_directories = log_directories
         self._reports = ControllerReports(metadata, timers, "placements", RETRY_MS, self._message)
         #: replicas on their way: the directory that shall be known before they arrive, and who waits for that
-        self._expected: dict[TopicPartition, tuple[str, Callable[[], None]]] = {}
+        self._expected: dict[TopicPartition, _Expected] = {}
+        #: replicas that are not there yet, and the directory in which the cluster knows them already
+        self._arriving: dict[TopicPartition, str] = {}
         #: replicas whose doubts were told, and the partition epoch of that time
         self._doubts_told: dict[TopicPartition, int] = {}
         self._active = False
@@ -142,15 +155,26 @@ class Placements:
         elif place in self._expected:
             self._tell(place)
 
-    def expect(self, place: TopicPartition, directory: str, then: Callable[[], None]) -> None:
-        """Have the cluster believe a replica in this directory, then call back; later, never at once."""
-        self._expected[place] = (directory, then)
+    def expect(
+        self, place: TopicPartition, directory: str, then: Callable[[], None], *, arrives: bool = False
+    ) -> None:
+        """Have the cluster believe a replica in this directory, then call back; later, never at once.
+
+        With `arrives` it goes there then, and nothing else is told until it has (`arrived`), or will not.
+        """
+        self._arriving.pop(place, None)
+        self._expected[place] = _Expected(directory, then, arrives)
         self._reports.add(place)
+
+    def arrived(self, place: TopicPartition) -> None:
+        """The replica is in the directory that the cluster knows of."""
+        self._arriving.pop(place, None)
+        self.consider(place)
 
     def forget(self, place: TopicPartition) -> None:
         """The replica stays where it is, or is gone: nobody waits any more."""
         self._expected.pop(place, None)
-        self.consider(place)
+        self.arrived(place)
 
     def _directory(self, place: TopicPartition) -> str:
         return self._log_directories.directory_of(place).directory_id
@@ -158,7 +182,9 @@ class Placements:
     def _wanted(self, place: TopicPartition) -> str | None:
         expected = self._expected.get(place)
         if expected is not None:
-            return expected[0]
+            return expected.directory
+        if place in self._arriving:
+            return self._arriving[place]
         return self._directory(place) if place in self._log_directories.logs else None
 
     def _is_doubt_due(self, place: TopicPartition, state: PartitionImage) -> bool:
@@ -176,8 +202,10 @@ class Placements:
         return failed and node_id in state.isr and len(state.isr) > 1
 
     def _tell(self, place: TopicPartition) -> None:
-        _, then = self._expected.pop(place)
-        then()
+        expected = self._expected.pop(place)
+        if expected.arrives:
+            self._arriving[place] = expected.directory
+        expected.then()
 
     def _message(self, places: Sequence[TopicPartition], epoch: int) -> Message | None:
         node_id, image = self._node_id, self._metadata.image

@@ -106,14 +106,16 @@ class ReplicaHomes:
         home = self._log_directories.home_of(place, believed)
         known = self._replicas.offline.get(place)
         announced, failed = (None, None) if known is None else (known.announced, known.failed_directory)
-        # The cluster learned of a move that the failure of a directory came before: nothing is there. If this
-        # broker was elected uncleanly since, the cluster knows that, and the log begins anew.
+        # The cluster learned of a move that the failure of a directory came before, or, late, of an older
+        # place of a log that has failed with its directory: nothing is there. If this broker was elected
+        # uncleanly since, the cluster knows that, and the log begins anew.
         given_up = (
             known is not None
             and state.leader == self._node_id
             and state.unclean_leader_epoch > known.leader_epoch
         )
-        never_moved = home.directory is None and believed == announced and not given_up
+        has_failed = failed not in (None, believed) and state.counts_on(self._node_id)
+        never_moved = home.directory is None and (believed == announced or has_failed) and not given_up
         offline = home.offline or never_moved or (home.directory is None and self._may_be_missing(believed))
         if home.directory is None and not offline:
             if self._is_lost(place, state):
