@@ -168,7 +168,8 @@ class LogDirectories:
         #: where logs that do not exist yet shall be, if somebody said so
         self.preferred: dict[TopicPartition, LogDirectory] = {}
         self._order = CheckpointOrder()
-        #: logs that are gone, while the checkpoints on the disk may still speak of them
+        #: logs that are gone, while the checkpoints on the disk may still speak of them, and logs that are
+        #: about to go, of which these speak no more
         self._forgotten: set[TopicPartition] = set()
         #: logs that lack records they had, as the checkpoints tell: those stay until the cluster knows
         self.kept: Collection[TopicPartition] = ()
@@ -459,6 +460,7 @@ class LogDirectories:
             ) from error
         self.logs[topic_partition] = log
         self._directory_of[topic_partition] = directory
+        self._forgotten.discard(topic_partition)
         directory.log_count += 1
         return log
 
@@ -536,20 +538,46 @@ class LogDirectories:
         directory = self._directory_of.pop(topic_partition)
         directory.log_count -= 1
         log.close(clean=False)
-        self._forget(topic_partition, directory)
+        self._gone(topic_partition, directory)
         doomed = f"{directory.path}/{tagged_folder_name(topic_partition, deletion_id, DELETE_SUFFIX)}"
         self._disk.rename(log.directory, doomed)
         self._disk.sync_directory(directory.path)
         return doomed
+
+    def forget_logs(self, places: Iterable[TopicPartition]) -> None:
+        """Have the checkpoints on the disk speak of these logs no more, before their folders go.
+
+        A log of a new topic of the name that has not begun here when the broker is killed would be taken at
+        the next start for one that was there, and is lost. Some may be open; raises `OSError`.
+        """
+        noted = [place for place in places if self._may_be_noted(place)]
+        for place in noted:
+            for directory in self.directories:
+                self._forget(place, directory)
+        if noted:
+            self._checkpoint_forgotten()
+
+    def _may_be_noted(self, topic_partition: TopicPartition) -> bool:
+        log = self.logs.get(topic_partition)
+        if log is not None and log.log_end_offset > 0:
+            return True
+        return any(self._notes(directory, topic_partition) for directory in self.directories)
 
     def _forget(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
         for offsets in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
             offsets.pop(topic_partition, None)
         self._forgotten.add(topic_partition)
 
+    def _gone(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
+        """A log goes, and what was noted of it, unless the checkpoints are without it already."""
+        if topic_partition in self._forgotten:
+            self._forgotten.discard(topic_partition)
+        else:
+            self._forget(topic_partition, directory)
+
     def _checkpoint_forgotten(self) -> None:
-        """Before a log begins that has the name of one that is gone: what was noted of that one must not be
-        believed of the new one. Notes of logs that are not open yet are kept."""
+        """Before a log begins that has the name of one that is gone, or one goes: what was noted of that one
+        must not be believed of the next. Notes of logs that are not open yet are kept."""
         plan = self.checkpoint_plan({})
         files = dict(plan.files)
         for directory in self.directories:
@@ -560,7 +588,7 @@ class LogDirectories:
                 offsets = files[f"{directory.path}/{name}"]
                 offsets.update({each: offset for each, offset in noted.items() if each not in self.logs})
         plan.run()
-        self._forgotten.clear()
+        self._forgotten.intersection_update(self.logs)
 
     def set_aside(self, stored: StoredPartition, stray_id: UUID) -> str:
         """Rename the folder of a log that no topic claims, so that no new topic of the name gets its records.
@@ -568,7 +596,7 @@ class LogDirectories:
         Nothing is removed: whoever runs the broker may want to look at it. Returns the new path.
         """
         topic_partition, directory, path = stored
-        self._forget(topic_partition, directory)
+        self._gone(topic_partition, directory)
         aside = f"{directory.path}/{tagged_folder_name(topic_partition, stray_id, STRAY_SUFFIX)}"
         self._disk.rename(path, aside)
         self._disk.sync_directory(directory.path)
@@ -597,7 +625,7 @@ class LogDirectories:
             logs = {
                 topic_partition: log
                 for topic_partition, log in self.logs.items()
-                if self._directory_of[topic_partition] is directory
+                if self._directory_of[topic_partition] is directory and topic_partition not in self._forgotten
             }
             path = directory.path
             recovery_points = {place: log.recovery_checkpoint for place, log in logs.items()}
@@ -629,8 +657,9 @@ class LogDirectories:
     ) -> list[tuple[str, dict[TopicPartition, int]]]:
         for topic_partition, high_watermark in high_watermarks.items():
             directory = self._directory_of.get(topic_partition)
-            if directory is not None and topic_partition not in self.kept:
-                directory.high_watermarks[topic_partition] = high_watermark
+            if directory is None or topic_partition in self.kept or topic_partition in self._forgotten:
+                continue
+            directory.high_watermarks[topic_partition] = high_watermark
         return [
             (f"{each.path}/{checkpoints.REPLICATION_OFFSET_CHECKPOINT}", dict(each.high_watermarks))
             for each in self.directories

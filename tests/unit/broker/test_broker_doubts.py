@@ -20,7 +20,14 @@ from tests.unit.broker.test_broker_directories import (
     produce,
     start,
 )
-from tidelog.controller.commands import ElectionType, ElectLeaders
+from tidelog.controller.commands import (
+    CreateTopics,
+    DeleteTopics,
+    ElectionType,
+    ElectLeaders,
+    TopicReference,
+    TopicSpec,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import LOST_DIRECTORY, NO_LEADER, TopicPartition
 from tidelog.storage.boot_id import BOOT_ID, FAILED_DIRECTORIES
@@ -188,6 +195,40 @@ def test_a_topic_that_nobody_had_begun_when_all_were_killed_gets_a_leader() -> N
     for node_id in cluster.nodes:
         start(cluster, node_id, before=lambda disk, path=paths[node_id]: disk.remove_tree(f"{path}/t-0"))
     cluster.run_until(lambda: everybody_has_everything(cluster, count=0))
+
+
+@pytest.mark.parametrize("saw_the_deletion", [True, False])
+def test_notes_of_a_deleted_topic_do_not_speak_of_the_next_one_of_its_name(saw_the_deletion: bool) -> None:
+    """A broker is killed before it begins the new log: nothing was there, so nothing is lost. The others have
+    lost their power, so it is the only one that certainly had everything."""
+    cluster = cluster_with_records()
+    cluster.run_for(NOTED_MS)
+    victim = next(node for node in cluster.living if node is not cluster.controller)
+    controller = cluster.controller
+    assert controller is not None and noted(cluster, victim.node_id) == 10
+    if not saw_the_deletion:
+        cluster.freeze(victim.node_id)
+    controller.broker.metadata.submit(DeleteTopics((TopicReference(name="t"),)), lambda _: None)
+    cluster.run_until(lambda: "t" not in controller.broker.image.topics)
+    if saw_the_deletion:
+        cluster.run_until(lambda: "t" not in victim.broker.image.topics)
+        cluster.freeze(victim.node_id)
+    spec = TopicSpec("t", PARTITIONS, 3, configs={"min.insync.replicas": "2"})
+    controller.broker.metadata.submit(CreateTopics((spec,)), lambda _: None)
+    cluster.run_until(lambda: "t" in controller.broker.image.topics)
+    assert victim.node_id in cluster.state("t").isr
+    kill_all(cluster)
+    if not saw_the_deletion:
+        # It sets the old folders aside, and is killed again before it is registered.
+        assert not cluster.restart(victim.node_id).registered
+        cluster.kill(victim.node_id)
+    for node_id in cluster.nodes:
+        if node_id != victim.node_id:
+            start(cluster, node_id, power_cut=True)
+    assert all(cluster.state("t", index).elr == (victim.node_id,) for index in range(PARTITIONS))
+    start(cluster, victim.node_id)
+    cluster.run_until(lambda: all(in_sync(cluster, index) for index in range(PARTITIONS)))
+    assert all(LOST_DIRECTORY not in cluster.state("t", index).directories for index in range(PARTITIONS))
 
 
 def test_the_only_replica_waits_for_its_folder_or_for_an_unclean_election() -> None:

@@ -278,6 +278,37 @@ def test_checkpoints_of_a_deleted_log_do_not_speak_of_the_next_one_of_its_name(d
     assert directories.high_watermark(other) == 5
 
 
+def test_a_log_that_is_to_go_is_forgotten_by_the_checkpoints_first(disk: SimulatedDisk) -> None:
+    """Whenever a kill comes, no note is left without its folder, and other notes stay."""
+    directories = open_directories(disk)
+    other = TopicPartition("other", 0)
+    for place in (ORDERS, other):
+        log = directories.open_log(place, LogConfig(), now_ms=NOW_MS)
+        append(log, [NOW_MS] * 5)
+        log.flush()
+    directories.checkpoint_plan({ORDERS: 5, other: 5}).run()
+    directory_id = directories.directories[0].directory_id
+    older_plan = directories.checkpoint_plan({ORDERS: 5, other: 5})
+    directories.forget_logs([ORDERS])
+    older_plan.run()
+    directories.checkpoint_plan({ORDERS: 5, other: 5}).run()
+    disk = disk.kill()
+    directories = open_directories(disk)
+    assert disk.is_directory("/data/orders-0")
+    assert not directories.is_noted(ORDERS, directory_id)
+    assert directories.is_noted(other, directory_id)
+    directories.forget_logs([ORDERS])
+    open_all(directories)
+    directories.delete_log(ORDERS, TOPIC_ID)
+    # The next log of the name is noted like any other.
+    log = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    append(log, [NOW_MS] * 2)
+    log.flush()
+    directories.checkpoint_plan({ORDERS: 2, other: 5}).run()
+    directories = open_directories(disk.kill())
+    assert directories.is_noted(ORDERS, directory_id) and directories.is_noted(other, directory_id)
+
+
 def test_the_folder_of_a_deleted_log_with_a_long_name_still_fits(tmp_path: Path) -> None:
     directories = open_directories(OsDisk(), str(tmp_path / "data"))
     partition = TopicPartition("t" * 249, 12)

@@ -5,6 +5,7 @@ others waiting. What blocks runs in worker threads; what changes a log runs on t
 """
 
 import logging
+from collections.abc import Sequence
 from itertools import islice
 
 from tidelog.broker.maintenance.checkpoints import CHECKPOINT_JOB, Checkpoints
@@ -17,6 +18,7 @@ from tidelog.broker.runtime.background_jobs import BackgroundJobs
 from tidelog.broker.runtime.live_settings import LiveSettings
 from tidelog.broker.runtime.metrics import Metrics
 from tidelog.model.events import SEGMENT_ROLLED
+from tidelog.model.identifiers import TopicPartition
 from tidelog.model.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -147,6 +149,13 @@ class LogMaintenance:
         self._checkpoints.write()
 
     # -- logs that go
+
+    def forget_logs(self, places: Sequence[TopicPartition]) -> None:
+        """The topics of these logs are deleted: what the checkpoints say of them goes first."""
+        try:
+            self._removals.forget_logs(places)
+        except OSError as fault:
+            log.error("the checkpoints still speak of logs of deleted topics: %s", fault)
 
     def delete_log(self, partition: Partition) -> None:
         """Take the log of a deleted partition out of use and remove its folder a little later."""

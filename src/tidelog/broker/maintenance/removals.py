@@ -84,6 +84,10 @@ class Removals:
         """Remove the folder of a log that is out of use."""
         self._later(delay_ms, self._removal_of(folder))
 
+    def forget_logs(self, places: Sequence[TopicPartition]) -> None:
+        """Have the checkpoints speak no more of logs that are about to be discarded; raises `OSError`."""
+        self._log_directories.forget_logs(places)
+
     def discard_log(self, place: TopicPartition, delay_ms: int) -> None:
         """Take an open log out of use and remove its folder."""
         deletion_id = random_uuid(self._random)

@@ -13,7 +13,7 @@ from tidelog.model.identifiers import RESERVED_DIRECTORIES, TopicPartition, rand
 from tidelog.model.image import ClusterImage
 from tidelog.model.settings import BrokerSettings
 from tidelog.storage.disk import Disk
-from tidelog.storage.log_directories import LogDirectories
+from tidelog.storage.log_directories import LogDirectories, StoredPartition
 from tidelog.storage.log_directory import LogDirectoryUnusable, stored_cluster_id
 from tidelog.storage.partition_metadata import read_topic_id
 
@@ -69,6 +69,7 @@ def set_strays_aside(
         known = directory_id not in RESERVED_DIRECTORIES or state.counts_on(node_id)
         return directory_id if known else None
 
+    strays: list[StoredPartition] = []
     for stored in log_directories.stored_partitions(believed):
         name, index = stored.topic_partition
         topic = image.topics.get(name)
@@ -79,5 +80,8 @@ def set_strays_aside(
             counts = node_id in (*state.isr, *state.elr, *state.last_known_elr)
             if noted_id in (None, topic.topic_id) and not (nameless and not counts):
                 continue
+        strays.append(stored)
+    log_directories.forget_logs([stored.topic_partition for stored in strays])
+    for stored in strays:
         aside = log_directories.set_aside(stored, random_uuid(random))
         log.warning("%s is no replica of this broker and was set aside as %s", stored.path, aside)

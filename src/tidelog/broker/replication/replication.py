@@ -92,6 +92,7 @@ class Replication:
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         """Open, close and change roles as the new image says."""
         doubts = len(self._replicas.doubts)
+        self._forget_deleted(old, new)
         for name, topic in new.topics.items():
             before = old.topics.get(name)
             if before is topic:
@@ -173,6 +174,19 @@ class Replication:
         self._roles.give(partition, state, trusted=trusted)
 
     # -- leaving
+
+    def _forget_deleted(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Before the logs of deleted topics go."""
+        node_id = self._metadata.node_id
+        places = [
+            TopicPartition(name, index)
+            for name, topic in old.topics.items()
+            if name not in new.topics or new.topics[name].topic_id != topic.topic_id
+            for index, state in enumerate(topic.partitions)
+            if node_id in state.replicas
+        ]
+        if places:
+            self._log_maintenance.forget_logs(places)
 
     def _delete_topic(self, topic: TopicImage) -> None:
         for index in range(len(topic.partitions)):
