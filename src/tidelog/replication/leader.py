@@ -138,6 +138,7 @@ class LeaderReplicas:
             return False
         if state.partition_epoch > self.partition_epoch:
             self.pending_isr = None
+        skipped = state.partition_epoch > self.partition_epoch + 1
         self.partition_epoch = state.partition_epoch
         self.isr = frozenset(state.isr)
         self.elr = state.elr
@@ -151,6 +152,10 @@ class LeaderReplicas:
             self.leader_epoch = state.leader_epoch
             self.epoch_start_offset = epoch_start_offset
             for follower in self.followers.values():
+                if skipped or follower.broker_id not in self.isr:
+                    # It may have begun anew, removed and assigned again by records that were not seen here.
+                    # What it has it tells when it fetches in this epoch.
+                    follower.log_end_offset = UNKNOWN
                 # One in the ISR gets the time to show up; one outside must not hold the watermark back.
                 follower.last_caught_up_ms = now_ms if follower.broker_id in self.isr else NEVER_MS
                 follower.last_fetch_end_offset = epoch_start_offset

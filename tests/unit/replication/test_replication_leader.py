@@ -157,6 +157,23 @@ def test_a_new_epoch_of_the_same_leader_keeps_what_is_known() -> None:
     assert sorted(leader.followers) == [2, 4]
 
 
+def test_who_was_removed_and_assigned_again_unseen_does_not_join_by_what_it_had() -> None:
+    """The leader sees the last of two records: by the first one the follower has dropped its log."""
+    leader = replicas((1, 2, 3))
+    fetch(leader, 2, 10, 10, 1)
+    fetch(leader, 3, 10, 10, 1)
+    leader.update(PartitionImage(1, 6, (1, 2, 3), (1, 2), 9, adding=(3,)), epoch_start_offset=10, now_ms=500)
+    assert not leader.may_join(3, 10)
+    # Member 2 may have been in sync with another leader meanwhile: it is heard first, too.
+    assert leader.watermark(5, 12, 2, lambda: 500) == 5
+    fetch(leader, 2, 12, 12, 501)
+    assert leader.watermark(5, 12, 2, lambda: 501) == 12
+    fetch(leader, 3, 0, 12, 502)
+    assert not leader.may_join(3, 12)
+    fetch(leader, 3, 12, 12, 503)
+    assert leader.may_join(3, 12)
+
+
 def test_the_low_watermark_is_that_of_the_living() -> None:
     leader = replicas()
     leader.fetched(2, 1, 10, 7, end_offset=10, now_ms=0)
