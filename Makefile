@@ -74,7 +74,7 @@ coordinator-kills: $(STAMP) ## Kill the coordinator of an exactly-once applicati
 	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 150 --client java
 	@$(BIN)/python -m tests.chaos.coordinator_kills --kills 50 --client java --protocol consumer
 
-transactions-long: $(STAMP) ## 200 transactions of each shape, several batches in flight, three brokers, Java and librdkafka (about 4 minutes)
+transactions-long: $(STAMP) ## 200 transactions of each kind, several batches in flight, three brokers, Java and librdkafka (about 4 minutes)
 	@$(BIN)/python -m tests.conformance.transactions_long --count 200
 
 registry-kills: $(STAMP) ## Schema registries killed and paused while 20 clients register, on one broker and on three (about 5 minutes)

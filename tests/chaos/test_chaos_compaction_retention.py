@@ -37,7 +37,7 @@ STALL_SECONDS_MAX = 2.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("housekeeping"), SETTINGS) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("maintenance"), SETTINGS) as process:
         process.start()
         yield process
 

@@ -218,14 +218,14 @@ class TestOrder:
         self, broker: BrokerThread, client: WireClient, topic: str
     ) -> None:
         assert broker.node is not None and broker.node.broker is not None
-        parking = broker.node.broker.purgatory
+        purgatory = broker.node.broker.purgatory
         for _ in range(20):
             with WireClient(broker.bootstrap) as other:
                 other.send(fetch_frame(topic, 0, 0, max_wait_ms=60_000))
         deadline = time.monotonic() + 5
-        while parking.count and time.monotonic() < deadline:
+        while purgatory.count and time.monotonic() < deadline:
             client.exchange(METADATA_ALL)
-        assert parking.count == 0
+        assert purgatory.count == 0
 
 
 class TestPeersThatDoNotRead:

@@ -121,7 +121,7 @@ def unregister_broker(admin: ClusterAdmin, broker_id: int) -> None:
     admin.request(what, UNREGISTER_BROKER, {"broker_id": broker_id}, highest=0)
 
 
-class Throttle:
+class MoveThrottle:
     """Limits what a reassignment copies per second, by settings of the brokers and topics that take part."""
 
     def __init__(

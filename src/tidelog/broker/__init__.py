@@ -1,1 +1,1 @@
-"""One node without sockets: dispatch, handlers, partitions, parking."""
+"""One node without sockets. `broker` puts it together from the parts in the subpackages."""

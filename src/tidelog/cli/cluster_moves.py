@@ -118,7 +118,7 @@ def carry_out(
     admin: ClusterAdmin, plan: ReassignmentPlan, state: ClusterState, throttle: int | None, no_wait: bool
 ) -> None:
     """Start a plan, wait until it is done and take the throttle away again."""
-    limit = None if throttle is None else reassignment.Throttle(admin, plan, throttle, state.alive_racks)
+    limit = None if throttle is None else reassignment.MoveThrottle(admin, plan, throttle, state.alive_racks)
     with contextlib.ExitStack() as stack:
         if limit is not None:
             stack.callback(limit.clear)

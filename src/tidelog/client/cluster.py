@@ -54,7 +54,7 @@ class CoordinatorKind(IntEnum):
     TRANSACTION = 1
 
 
-class PartitionDescription(NamedTuple):
+class MetadataPartition(NamedTuple):
     """One partition as Metadata tells of it; leader -1 when there is none now."""
 
     partition: int
@@ -62,14 +62,14 @@ class PartitionDescription(NamedTuple):
     leader_epoch: int
 
 
-class TopicDescription(NamedTuple):
+class MetadataTopic(NamedTuple):
     """A topic as Metadata tells of it."""
 
     name: str
     #: None from brokers before 2.8
     topic_id: UUID | None
     internal: bool
-    partitions: tuple[PartitionDescription, ...]
+    partitions: tuple[MetadataPartition, ...]
 
 
 class ListedOffset(NamedTuple):
@@ -96,7 +96,7 @@ class Cluster:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._links: dict[int, Link] = {}
         self._bootstrap_link: Link | None = None
-        self._topics: dict[str, TopicDescription] = {}
+        self._topics: dict[str, MetadataTopic] = {}
         self._asked_at: dict[str, float] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
 
@@ -200,16 +200,16 @@ class Cluster:
 
     # Metadata
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, MetadataTopic]:
         """The topics of these names, or all, asked for now; those that do not exist are left out."""
         wanted = None if names is None else tuple(dict.fromkeys(names))
         return self.persist(lambda: self._refresh(wanted))
 
-    def topic(self, name: str) -> TopicDescription:
+    def topic(self, name: str) -> MetadataTopic:
         """A topic, from memory while that is fresh; raises Refusal if it does not exist."""
         return self.persist(lambda: self._known_topic(name))
 
-    def _known_topic(self, name: str) -> TopicDescription:
+    def _known_topic(self, name: str) -> MetadataTopic:
         asked_at = self._asked_at.get(name)
         if asked_at is None or time.monotonic() - asked_at > self.settings.metadata_max_age_ms / 1000:
             self._refresh((name,))
@@ -218,14 +218,14 @@ class Cluster:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
         return found
 
-    def _refresh(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
+    def _refresh(self, names: Sequence[str] | None) -> dict[str, MetadataTopic]:
         asked = None if names is None else [{"name": name, "topic_id": None} for name in names]
         fields = {"topics": asked, "allow_auto_topic_creation": False}
         answer = self.any_link().request(METADATA, fields, lowest=4, highest=12)
         self.cluster_id = answer.cluster_id
         if answer.brokers:
             self._adopt_addresses({row.node_id: (row.host, row.port) for row in answer.brokers})
-        found: dict[str, TopicDescription] = {}
+        found: dict[str, MetadataTopic] = {}
         for row in answer.topics:
             code = known_code(row.error_code)
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -429,14 +429,12 @@ class Cluster:
         return broker_id
 
 
-def _described(row: Any) -> TopicDescription:
+def _described(row: Any) -> MetadataTopic:
     partitions = sorted(
-        PartitionDescription(
-            int(one.partition_index), int(one.leader_id), int(getattr(one, "leader_epoch", -1))
-        )
+        MetadataPartition(int(one.partition_index), int(one.leader_id), int(getattr(one, "leader_epoch", -1)))
         for one in row.partitions
     )
-    return TopicDescription(
+    return MetadataTopic(
         str(row.name), getattr(row, "topic_id", None), bool(row.is_internal), tuple(partitions)
     )
 

@@ -235,7 +235,7 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class ExpireOffsets:
-    """The housekeeping tick: forget offsets past their retention, and groups that have nothing left."""
+    """The expiry tick: forget offsets past their retention, and groups that have nothing left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ def record_from_entry(key: str, value: bytes) -> MetadataRecord:
 
 
 def _record_from_fields(path: list[str], fields: dict[str, object]) -> MetadataRecord:
-    # The stored JSON was written by `writes`; a wrong shape surfaces as one of the errors caught above.
+    # The stored JSON was written by `writes`; a wrong structure surfaces as one of the errors caught above.
     stored: dict[str, object] = dict(fields)
     match path:
         case ["partitions", topic, index]:

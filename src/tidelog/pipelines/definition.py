@@ -23,7 +23,7 @@ or sources, steps and sinks (see `flow_parts`):
     sinks:
       - {from: big, topic: big-orders, key: customer}
 
-A Python file has a variable `pipeline`: a mapping of the same shape, in which a step may be a function
+A Python file has a variable `pipeline`: a mapping with the same fields, in which a step may be a function
 itself.
 """
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from tidelog.client.cluster import EARLIEST, LATEST, Cluster, TopicDescription
+from tidelog.client.cluster import EARLIEST, LATEST, Cluster, MetadataTopic
 from tidelog.client.faults import BadOption
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.data_loss import report_loss
@@ -84,7 +84,7 @@ class QueryOffsets:
             return tuple(where for where in options.assigned if where in existing)
         return tuple(sorted(existing))
 
-    def _look_for_new_lives(self, topics: Mapping[str, TopicDescription]) -> None:
+    def _look_for_new_lives(self, topics: Mapping[str, MetadataTopic]) -> None:
         """A topic with another id than before is another topic, though its offsets may look like progress."""
         ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
         for name in sorted(ids):

@@ -1,12 +1,12 @@
 """The server's side of a SASL exchange: what the client sent goes in, what becomes of it comes out.
 
-    respond(bytes) → Challenge   say this and wait for more
-                     Accepted    the client is who it says
-                     Rejected    it is not
-                     Deferred    the answer takes work that would keep others waiting; `work` gives it
+    respond(bytes) → Challenge         say this and wait for more
+                     Accepted          the client is who it says
+                     Rejected          it is not
+                     DeferredVerdict   the answer takes work that would keep others waiting; `work` gives it
 
-An exchange is used once, by one connection, and knows neither sockets nor threads: whoever has a `Deferred`
-runs its work where it likes, and feeds nothing more in before that is done.
+An exchange is used once, by one connection, and knows neither sockets nor threads: whoever has a
+`DeferredVerdict` runs its work where it likes, and feeds nothing more in before that is done.
 """
 
 from collections.abc import Callable
@@ -44,14 +44,14 @@ class Rejected(NamedTuple):
     message: str | None = None
 
 
-class Deferred(NamedTuple):
+class DeferredVerdict(NamedTuple):
     """Work to be done elsewhere: it blocks."""
 
     work: "Callable[[], Verdict]"
 
 
 Verdict = Challenge | Accepted | Rejected
-ExchangeOutcome = Challenge | Accepted | Rejected | Deferred
+ExchangeOutcome = Challenge | Accepted | Rejected | DeferredVerdict
 
 
 class Exchange(Protocol):

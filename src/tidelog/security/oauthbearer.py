@@ -14,7 +14,7 @@ from tidelog.security.exchange import (
     OTHER_AUTHORIZATION,
     Accepted,
     Challenge,
-    Deferred,
+    DeferredVerdict,
     ExchangeOutcome,
     Rejected,
     Verdict,
@@ -59,7 +59,7 @@ class OAuthBearerExchange:
         if bearer is None:
             return Rejected("an OAUTHBEARER message without a bearer token")
         authorization, token = match["authorization"] or "", bearer["token"]
-        return Deferred(lambda: self._verdict(token, authorization))
+        return DeferredVerdict(lambda: self._verdict(token, authorization))
 
     def _verdict(self, token: str, authorization: str) -> Verdict:
         try:

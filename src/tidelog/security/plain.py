@@ -13,7 +13,7 @@ from tidelog.model.credentials import SCRAM_SHA_256, SCRAM_SHA_512
 from tidelog.security.exchange import (
     OTHER_AUTHORIZATION,
     Accepted,
-    Deferred,
+    DeferredVerdict,
     ExchangeOutcome,
     Rejected,
     Verdict,
@@ -49,7 +49,7 @@ class PlainExchange:
         expected = self._passwords.get(user)
         if expected is not None and _same(expected, password):
             return Accepted(user)
-        return Deferred(lambda: self._check(user, password))
+        return DeferredVerdict(lambda: self._check(user, password))
 
     def _check(self, user: str, password: str) -> Verdict:
         """Compare with the stored credentials, or go through the same motions where there are none."""

@@ -24,7 +24,7 @@ from tidelog.security.exchange import (
     OTHER_AUTHORIZATION,
     Accepted,
     Challenge,
-    Deferred,
+    DeferredVerdict,
     ExchangeOutcome,
     Rejected,
     Verdict,
@@ -174,7 +174,7 @@ class ScramExchange:
             made = credential_from_password(self._mechanism, password, iterations, salt)
             return self._challenge(None if token is None else made)
 
-        return Deferred(work)
+        return DeferredVerdict(work)
 
     def _final(self, text: str) -> Verdict:
         credential = self._credential

@@ -1,1 +1,1 @@
-"""The asyncio edge: listeners, connections, timers, worker threads, the process."""
+"""What a broker has sockets with: listeners, connections, timers, worker threads, the process."""

@@ -33,7 +33,7 @@ def test_a_log_that_cannot_be_opened_does_not_stop_metadata(monkeypatch: pytest.
     )
     broken = False
     node.advance(2_000)
-    assert node.broker.replicas.leader("bad", 0) is not None, "housekeeping tries again"
+    assert node.broker.replicas.leader("bad", 0) is not None, "log maintenance tries again"
 
 
 def test_a_read_fault_is_answered_where_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.support.in_memory_cluster import InMemoryCluster, joined
-from tests.unit.broker.test_broker_timers_and_parking import CountingWaiter
+from tests.unit.broker.test_broker_timers_and_purgatory import CountingWaiter
 from tidelog.broker.requests.connection_context import ConnectionContext
 from tidelog.broker.requests.request import PendingAnswer
 from tidelog.client.requests import frame_prefix

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.client.cluster import EARLIEST, LATEST, ListedOffset, PartitionDescription, TopicDescription
+from tidelog.client.cluster import EARLIEST, LATEST, ListedOffset, MetadataPartition, MetadataTopic
 from tidelog.client.faults import BadOption, LinkFault
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.data_loss import DataLoss
@@ -33,18 +33,18 @@ class SmallCluster:
         self.topic_ids: dict[str, UUID] = {}
         self.cluster_id = "one"
 
-    def topics(self, names: Any = None) -> dict[str, TopicDescription]:
+    def topics(self, names: Any = None) -> dict[str, MetadataTopic]:
         self.asked["topics"] += 1
         wanted = None if names is None else set(names)
-        found: dict[str, TopicDescription] = {}
+        found: dict[str, MetadataTopic] = {}
         for name in sorted({where.topic for where in self.logs}):
             if wanted is None or name in wanted:
                 rows = tuple(
-                    PartitionDescription(where.partition, 1, 0)
+                    MetadataPartition(where.partition, 1, 0)
                     for where in sorted(self.logs)
                     if where.topic == name
                 )
-                found[name] = TopicDescription(name, self.topic_ids.get(name), name.startswith("__"), rows)
+                found[name] = MetadataTopic(name, self.topic_ids.get(name), name.startswith("__"), rows)
         return found
 
     def list_offsets(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:

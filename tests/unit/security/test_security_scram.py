@@ -11,7 +11,14 @@ from tidelog.client import sasl
 from tidelog.client.client_settings import ClientSettings
 from tidelog.model.credentials import DelegationToken, ScramCredential
 from tidelog.security.delegation_tokens import token_password
-from tidelog.security.exchange import Accepted, Challenge, Deferred, Exchange, ExchangeOutcome, Rejected
+from tidelog.security.exchange import (
+    Accepted,
+    Challenge,
+    DeferredVerdict,
+    Exchange,
+    ExchangeOutcome,
+    Rejected,
+)
 from tidelog.security.jwt_tokens import TokenRules, UnsecuredTokens
 from tidelog.security.oauthbearer import OAuthBearerExchange
 from tidelog.security.plain import PlainExchange
@@ -43,7 +50,7 @@ class KnownUsers:
 
 def respond(exchange: Exchange, data: bytes) -> ExchangeOutcome:
     outcome = exchange.respond(data)
-    return outcome.work() if isinstance(outcome, Deferred) else outcome
+    return outcome.work() if isinstance(outcome, DeferredVerdict) else outcome
 
 
 def log_in(exchange: Exchange, settings: ClientSettings) -> ExchangeOutcome:
@@ -180,7 +187,7 @@ def test_random_bytes_never_get_in() -> None:
             OAuthBearerExchange(UnsecuredTokens(TokenRules()).check),
         ):
             outcome = other.respond(chance.randbytes(chance.randrange(64)))
-            assert isinstance(outcome, Rejected | Deferred)
+            assert isinstance(outcome, Rejected | DeferredVerdict)
 
 
 def test_a_delegation_token_stands_for_its_owner() -> None:
@@ -254,7 +261,7 @@ def test_nobody_learns_which_tokens_there_are() -> None:
         for _ in range(3):
             exchange = ScramExchange("SCRAM-SHA-256", users, make_nonce=lambda: "ours")
             outcome = exchange.respond(f"n,,n={token_id},r=mine,tokenauth=true".encode())
-            assert isinstance(outcome, Deferred)
+            assert isinstance(outcome, DeferredVerdict)
             challenge = outcome.work()
             assert isinstance(challenge, Challenge)
             shown.add(challenge.data)

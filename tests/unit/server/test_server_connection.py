@@ -27,10 +27,10 @@ def test_a_run_with_a_bad_batch_is_not_checked_again_for_every_frame(monkeypatch
 
     monkeypatch.setattr(node.dispatcher, "_produce_run", count)
     endless_turn = SimpleNamespace(began_ns=1 << 62)
-    edge: Any = SimpleNamespace(frame_bytes_max=1 << 20, dispatcher=node.dispatcher, requests=endless_turn)
-    connection = Connection(edge, "PLAINTEXT")
+    server: Any = SimpleNamespace(frame_bytes_max=1 << 20, dispatcher=node.dispatcher, requests=endless_turn)
+    connection = Connection(server, "PLAINTEXT")
     connection.context = node.context
-    node.context.frame_bytes_max = edge.frame_bytes_max
+    node.context.frame_bytes_max = server.frame_bytes_max
     connection._end = len(arrived)
     connection._serve(memoryview(bytearray(arrived)))
     assert runs == [None]
@@ -61,12 +61,12 @@ def test_what_was_worked_out_before_a_stall_is_not_answered() -> None:
     lapsed: list[str] = []
     liveness._on_lapse = lapsed.append
     liveness.lease_end_ns = 0
-    edge: Any = SimpleNamespace(
+    server: Any = SimpleNamespace(
         frame_bytes_max=1 << 20, dispatcher=node.dispatcher, liveness=liveness, report=lambda *told: None
     )
-    connection = Connection(edge, "PLAINTEXT")
+    connection = Connection(server, "PLAINTEXT")
     connection.context = node.context
-    node.context.frame_bytes_max = edge.frame_bytes_max
+    node.context.frame_bytes_max = server.frame_bytes_max
     output: Any = Output()
     connection._output = output
     aborted: list[bool] = []

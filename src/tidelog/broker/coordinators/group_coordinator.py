@@ -129,7 +129,7 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
         self._jobs.cancel(_EXPIRY_TICK)
 
     def expire_offsets(self) -> None:
-        """The housekeeping tick, every `offsets.retention.check.interval.ms`."""
+        """The expiry tick, every `offsets.retention.check.interval.ms`."""
         self._tick(ExpireOffsets())
 
     def topic_deleted(self, topic: str) -> None:

@@ -4,9 +4,9 @@
     answer     {"results": [{"@": "TopicCreated", ...}, ...], "sequence": 17}     decided, as of change 17
                {"not_controller": true}                                          ask somebody else
 
-The shape follows the annotations of the dataclasses in `controller/commands.py`: a mapping of field names,
-lists for tuples, text for UUIDs, base64 for bytes, numbers for enumerations; `@` names the class. Fields may
-be added with defaults: a broker of an older version leaves them out.
+Fields follow the annotations of the dataclasses in `controller/commands.py`: a mapping of field names, lists
+for tuples, text for UUIDs, base64 for bytes, numbers for enumerations; `@` names the class. Fields may be
+added with defaults: a broker of an older version leaves them out.
 """
 
 import base64

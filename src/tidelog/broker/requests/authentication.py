@@ -32,7 +32,14 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ports import Clock
 from tidelog.protocol.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tidelog.protocol.primitives import INT32
-from tidelog.security.exchange import Accepted, Challenge, Deferred, Exchange, ExchangeOutcome, Rejected
+from tidelog.security.exchange import (
+    Accepted,
+    Challenge,
+    DeferredVerdict,
+    Exchange,
+    ExchangeOutcome,
+    Rejected,
+)
 from tidelog.security.listeners import ListenerSecurity
 
 log = logging.getLogger(__name__)
@@ -214,7 +221,7 @@ class Authentication:
             outcome = Rejected("another mechanism than before", "the mechanism must stay the same")
         else:
             outcome = exchange.respond(data)
-        if not isinstance(outcome, Deferred):
+        if not isinstance(outcome, DeferredVerdict):
             self._settle(outcome, deliver)
             return
 

@@ -107,39 +107,39 @@ def test_a_parked_answer_reaches_its_connection_whatever_comes_first() -> None:
 def test_waiters_wake_expire_and_leave_nothing() -> None:
     clock = ManualClock()
     timers = Timers(clock)
-    parking = Purgatory(timers, 2)
+    purgatory = Purgatory(timers, 2)
     first, second = Thing(), Thing()
     got: list[str] = []
     waiters = [CountingWaiter(), CountingWaiter()]
     for waiter in waiters:
         waiter.deliver_to(got.append)
-        parking.park(waiter, (first, second), clock.time_ms + 10)
-    assert parking.full
-    parking.wake(first)
+        purgatory.park(waiter, (first, second), clock.time_ms + 10)
+    assert purgatory.full
+    purgatory.wake(first)
     assert got == []
     waiters[0].is_ready = True
-    parking.wake(first)
+    purgatory.wake(first)
     assert got == ["ready"] and len(second.waiters) == 1
     clock.time_ms += 10
     timers.run_due()
     assert got == ["ready", "expired"]
-    assert not first.waiters and not second.waiters and parking.count == 0 and len(timers) == 0
+    assert not first.waiters and not second.waiters and purgatory.count == 0 and len(timers) == 0
 
 
 def test_who_waits_for_what_is_lost_is_answered_at_once() -> None:
     timers = Timers(ManualClock())
-    parking = Purgatory(timers, 2)
+    purgatory = Purgatory(timers, 2)
     first, second = Thing(), Thing()
     got: list[str] = []
     waiter = CountingWaiter()
     waiter.deliver_to(got.append)
     waiter.lost(first)
     assert got == []
-    parking.park(waiter, (first, second), 1 << 60)
+    purgatory.park(waiter, (first, second), 1 << 60)
     waiter.lost(first)
     waiter.lost(second)
     assert got == ["expired"]
-    assert not first.waiters and not second.waiters and parking.count == 0 and len(timers) == 0
+    assert not first.waiters and not second.waiters and purgatory.count == 0 and len(timers) == 0
 
 
 @pytest.mark.parametrize("answered_first", [True, False])
