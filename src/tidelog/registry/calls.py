@@ -10,8 +10,6 @@ from tidelog.registry.faults import BAD_REQUEST, RegistryFault
 from tidelog.registry.service import Registry
 from tidelog.registry.submitted import NUMBER_MAX
 
-PAGE_MAX = 10_000
-
 Row = TypeVar("Row")
 
 

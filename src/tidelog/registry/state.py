@@ -6,7 +6,6 @@ Applying the same records in the same order gives the same state, so every insta
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,7 +34,6 @@ class State:
         self._modes: dict[str, str] = {}
         self._contexts: set[str] = {subjects.DEFAULT_CONTEXT}
         self.unreadable = 0
-        self.applied_at = 0.0
 
     def __repr__(self) -> str:
         return f"<State subjects={len(self._subjects)} contexts={len(self._contexts)}>"
@@ -51,7 +49,6 @@ class State:
                 # A value of another kind than it must be: whoever may write to the topic wrote it.
                 self.unreadable += 1
                 _log.warning("a record in the topic cannot be read: %s", str(fault)[:200])
-            self.applied_at = time.time()
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         kind, named, body = records.decode(key, value)

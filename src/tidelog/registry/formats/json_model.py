@@ -20,7 +20,6 @@ import referencing.jsonschema
 from tidelog.registry.faults import BadSchema
 from tidelog.registry.formats.parsed import Referenced
 
-DEFAULT_DIALECT = "http://json-schema.org/draft-07/schema#"
 #: where a document without an address of its own lives
 _HOME = "urn:tidelog:schema"
 _REFERENCES_FOLLOWED_MAX = 64
