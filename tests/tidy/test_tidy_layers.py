@@ -67,14 +67,41 @@ def package_of(path: Path) -> str | None:
 
 
 def imports(tree: ast.AST) -> list[tuple[str, str | None]]:
+    """What is imported anywhere: within functions, for types only, and by `import_module` with a name."""
     found: list[tuple[str, str | None]] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, None) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            found += [(node.module or "", alias.name) for alias in node.names]
+        match node:
+            case ast.Import():
+                found += [(alias.name, None) for alias in node.names]
+            case ast.ImportFrom():
+                assert node.level == 0, "imports are absolute"
+                found += [(node.module or "", alias.name) for alias in node.names]
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+                args=[
+                    ast.Constant(value=str(name)) | ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]),
+                    *_,
+                ],
+            ):
+                # Of a name that is put together, what it begins with.
+                found.append((name.rstrip("."), None))
     return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tidelog.broker.broker",
+        "from tidelog.broker.broker import Broker",
+        "from tidelog.broker import broker as root",
+        "if TYPE_CHECKING:\n    from tidelog.broker.broker import Broker",
+        "def handle():\n    import tidelog.broker.broker",
+        "part = import_module('tidelog.broker.broker').Broker",
+        "part = importlib.import_module(f'tidelog.broker.broker.{name}')",
+    ],
+)
+def test_every_way_to_the_whole_broker_is_seen(line: str) -> None:
+    assert knows_the_broker(ast.parse(line))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
@@ -98,6 +125,10 @@ def test_layers(path: Path) -> None:
             assert LAYERS[other] <= PURE_LAYER_MAX, f"{package} is pure and may not import {module}"
 
 
+def knows_the_broker(tree: ast.AST) -> bool:
+    return any("tidelog.broker.broker" in (module, f"{module}.{name}") for module, name in imports(tree))
+
+
 def modules_of_the_broker() -> dict[str, set[str]]:
     """Which modules of the broker each of them imports, for types only too, as `subpackage.module`."""
     found: dict[str, set[str]] = {}
@@ -109,7 +140,11 @@ def modules_of_the_broker() -> dict[str, set[str]]:
             if name.startswith("tidelog.broker.")
         }
         found[".".join(path.relative_to(SOURCE / "broker").with_suffix("").parts)] = named
-    return {module: {name for name in named if name in found} for module, named in found.items()}
+    # A name that is put together stands for its package.
+    return {
+        module: {each for name in named for each in (name, f"{name}.__init__") if each in found}
+        for module, named in found.items()
+    }
 
 
 def test_layers_of_the_broker() -> None:
@@ -160,8 +195,7 @@ def test_a_cycle_is_found() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_nobody_but_its_process_knows_the_whole_broker(path: Path) -> None:
-    named = imports(ast.parse(path.read_text()))
-    knows = any("tidelog.broker.broker" in (module, f"{module}.{name}") for module, name in named)
+    knows = knows_the_broker(ast.parse(path.read_text()))
     assert knows == (str(path.relative_to(SOURCE)) in STARTS_BROKERS)
 
 

@@ -15,7 +15,8 @@ import pytest
 from tidelog.storage.partition_log import PartitionLog
 
 ROOT = Path(__file__).parents[2]
-BROKER = ROOT / "src" / "tidelog" / "broker"
+SOURCE = ROOT / "src" / "tidelog"
+BROKER = SOURCE / "broker"
 PAGE = ROOT / "docs" / "architecture.md"
 #: methods of a log that change which records it has, or where it begins, ends or was in which epoch
 CHANGES = {
@@ -98,6 +99,16 @@ def test_the_broker_changes_logs_where_the_page_says() -> None:
         module = str(path.relative_to(BROKER).with_suffix(""))
         found |= changes_in_module(module, path.read_text())
     assert found == table()
+
+
+def test_nobody_outside_of_the_broker_changes_logs() -> None:
+    """The server holds a broker and its logs; others could only open one themselves."""
+    for path in sorted((SOURCE / "server").rglob("*.py")):
+        # A supervised process has a `log` as well: what it writes to the terminal.
+        assert {each for each in changes_in(ast.parse(path.read_text())) if each != "log"} == set(), path
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.relative_to(SOURCE).parts[0] not in ("broker", "storage"):
+            assert "storage.partition_log" not in path.read_text(), path
 
 
 def test_every_method_of_a_log_is_known() -> None:
