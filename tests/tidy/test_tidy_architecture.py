@@ -19,10 +19,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "tidelog"
 PAGE = ROOT / "docs" / "architecture.md"
 TEMPLATES = list(SOURCE.rglob("templates"))
-#: words of Python, of the store and of clients
+#: words of Python, of the store, of clients and of Spark
 OTHER_WORDS = {
     *("await", "TYPE_CHECKING"),
-    *("__consumer_offsets", "__transaction_state"),
+    *("__consumer_offsets", "__transaction_state", "__tidelog_spark_commits"),
+    *("tidelog", 'format("tidelog")'),
     *("changes", "changes/<n>", "controller", "controller-epoch", "live/<id>", "unfinished"),
     *("fetch.min.bytes", "fetch.max.wait.ms"),
 }
