@@ -101,6 +101,15 @@ def _live_records_not_applied() -> Patch:
     return GroupMachine, "wrote", wrote
 
 
+def _part_of_a_commit_is_applied() -> Patch:
+    original = GroupMachine._apply_commit
+
+    def apply_commit(self: GroupMachine, contents: Any, *rest: Any) -> None:
+        original(self, contents[:1], *rest)
+
+    return GroupMachine, "_apply_commit", apply_commit
+
+
 def _generation_stands_still() -> Patch:
     original = ClassicGroup.next_generation
 
@@ -182,6 +191,7 @@ MUTANTS: dict[str, Callable[[], Patch]] = {
     "loaded members have no session": _no_session_after_load,
     "tombstones are not applied": _tombstones_ignored,
     "written records are not applied": _live_records_not_applied,
+    "of a commit that is written only a part is applied": _part_of_a_commit_is_applied,
     "the generation does not grow": _generation_stands_still,
     "a member of an old generation may commit": _zombies_commit,
     "a stable group answers syncs of old generations": _stale_sync_accepted,

@@ -7,6 +7,7 @@ chance.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.groups.consumer_schemas import Partition, Partitions
 from tidelog.model.errors import ErrorCode
@@ -179,8 +180,7 @@ class DeleteShareState:
     partitions: tuple[Partition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetToCommit:
+class OffsetToCommit(NamedTuple):
     topic: str
     partition: int
     offset: int

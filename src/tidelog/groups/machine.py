@@ -12,6 +12,8 @@ after `wrote` it only changes the answer, for the record may still get through.
 Loading is `apply` for every record in order, then `loaded`; `resign` ends it.
 """
 
+from collections.abc import Sequence
+
 from tidelog.groups import arguments, consumer_responses, responses, share_responses
 from tidelog.groups.admission import FULL_MESSAGE, Admission
 from tidelog.groups.classic_draft import ClassicGroups
@@ -43,7 +45,7 @@ from tidelog.groups.consumer_schemas import NOTHING, Partitions
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.member_memory import MemberMemory
 from tidelog.groups.membership import Rebalances
-from tidelog.groups.offset_requests import OffsetRequests, commit_answer, fetch_answer
+from tidelog.groups.offset_requests import OffsetCommit, OffsetRequests, commit_answer, fetch_answer
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.share_group import SHARE_GROUP_TYPE
@@ -249,8 +251,11 @@ class GroupMachine:
         """
         pending = self._outbox.pending[token]
         pending.written = True
-        for index, (key, value) in enumerate(pending.records):
-            self.apply(key, value, base_offset + index, pending.producer_id)
+        if pending.contents is None:
+            for index, (key, value) in enumerate(pending.records):
+                self.apply(key, value, base_offset + index, pending.producer_id)
+        else:
+            self._apply_commit(pending.contents, base_offset, pending.producer_id)
         self._outbox.emit(pending.held)
         effects = self._outbox.take()
         if pending.on_written is not None:
@@ -276,8 +281,19 @@ class GroupMachine:
         wrote.
         """
         group_id = self.durable.apply(key, value, record_offset, producer_id)
-        if group_id is None or not self._live:
-            return
+        if group_id is not None and self._live:
+            self._applied_to(group_id)
+
+    def _apply_commit(self, contents: Sequence[OffsetCommit], base_offset: int, producer_id: int) -> None:
+        """Do what `apply` of each record of a group's commit would do, by what the commit wrote into them."""
+        offsets = self.durable.offsets
+        for record_offset, (key, value) in enumerate(contents, base_offset):
+            offsets.apply(key, value, record_offset, producer_id)
+        if self._live:
+            self._applied_to(contents[0][0].group_id)
+
+    def _applied_to(self, group_id: str) -> None:
+        """Records of a group have been applied: it is what they say."""
         group = self.groups.get(group_id)
         if group_id in self.durable.consumer_groups:
             if group is not None:

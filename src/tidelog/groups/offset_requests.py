@@ -29,6 +29,7 @@ from tidelog.groups.responses import Response
 from tidelog.groups.schemas import (
     NO_EXPIRY,
     NO_STATE_TIMESTAMP,
+    OffsetCommitKey,
     OffsetCommitValue,
     offset_commit_key,
     offset_commit_value,
@@ -36,6 +37,7 @@ from tidelog.groups.schemas import (
 from tidelog.groups.states import GroupState
 from tidelog.model.effects import RecordPair
 from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_EPOCH
 from tidelog.model.outbox import Outbox
 from tidelog.model.step_effects import coordinator_error
 
@@ -43,6 +45,10 @@ GROUP_ID_NOT_FOUND_SINCE_VERSION = 9
 """OffsetCommit of an unknown group: ILLEGAL_GENERATION before this version."""
 MEMBER_EPOCH_SINCE_VERSION = 9
 """OffsetCommit by members of the consumer protocol: UNSUPPORTED_VERSION before this version."""
+
+
+OffsetCommit = tuple[OffsetCommitKey, OffsetCommitValue]
+"""What one record of a commit says."""
 
 
 class OffsetRequests:
@@ -84,21 +90,21 @@ class OffsetRequests:
             self._rebalances.keep_session(group, group.members[command.member_id], now_ms)
         expire_ms = NO_EXPIRY if command.retention_ms == NO_RETENTION else now_ms + command.retention_ms
         records: list[RecordPair] = []
+        contents: list[OffsetCommit] = []
         by_topic: dict[str, list[Response]] = {}
+        metadata_max_bytes = self._rebalances.settings.offset_metadata_max_bytes
         for offset in command.offsets:
             results = by_topic.setdefault(offset.topic, [])
-            if len(offset.metadata or "") > self._rebalances.settings.offset_metadata_max_bytes:
+            if offset.metadata and len(offset.metadata) > metadata_max_bytes:
                 results.append(
                     responses.committed_partition(offset.partition, ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 )
                 continue
             results.append(responses.committed_partition(offset.partition, ErrorCode.NONE))
-            records.append(
-                (
-                    offset_commit_key(command.group_id, offset.topic, offset.partition),
-                    offset_commit_value(_value_to_store(offset, now_ms, expire_ms)),
-                )
-            )
+            key = OffsetCommitKey(command.group_id, offset.topic, offset.partition)
+            value = _value_to_store(offset, now_ms, expire_ms)
+            records.append((offset_commit_key(*key), offset_commit_value(value)))
+            contents.append((key, value))
         response: Response = {"topics": responses.topics(by_topic)}
         if not records:
             self._outbox.reply(command.token, response)
@@ -116,6 +122,7 @@ class OffsetRequests:
             on_failed=on_failed,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
+            contents=contents,
         )
 
     def _commit_fault(self, group: ClassicGroup | None, command: CommitOffsets) -> ErrorCode:
@@ -364,7 +371,7 @@ def _is_expired(
 def _value_to_store(offset: OffsetToCommit, now_ms: int, expire_timestamp_ms: int) -> OffsetCommitValue:
     return OffsetCommitValue(
         offset.offset,
-        offset.leader_epoch,
+        offset.leader_epoch if expire_timestamp_ms == NO_EXPIRY else NO_EPOCH,
         offset.metadata or "",
         now_ms if offset.commit_timestamp_ms == NO_TIMESTAMP else offset.commit_timestamp_ms,
         expire_timestamp_ms,

@@ -123,12 +123,13 @@ def group_metadata_key(group_id: str) -> bytes:
 
 
 def offset_commit_value(value: OffsetCommitValue) -> bytes:
-    metadata = _string(value.metadata)
-    if value.expire_timestamp_ms != NO_EXPIRY:
-        head = struct.pack(">hq", OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, value.offset)
-        return head + metadata + struct.pack(">qq", value.commit_timestamp_ms, value.expire_timestamp_ms)
-    head = struct.pack(">hqi", OFFSET_COMMIT_VALUE_VERSION, value.offset, value.leader_epoch)
-    return head + metadata + _INT64.pack(value.commit_timestamp_ms)
+    offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms = value
+    if expire_timestamp_ms != NO_EXPIRY:
+        head = struct.pack(">hq", OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY, offset)
+        return head + _string(metadata) + struct.pack(">qq", commit_timestamp_ms, expire_timestamp_ms)
+    encoded = metadata.encode()
+    head = _OFFSET_VALUE_HEAD.pack(OFFSET_COMMIT_VALUE_VERSION, offset, leader_epoch, len(encoded))
+    return head + encoded + _INT64.pack(commit_timestamp_ms)
 
 
 def group_metadata_value(value: GroupMetadataValue) -> bytes:

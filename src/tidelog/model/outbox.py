@@ -5,8 +5,8 @@ step's other effects are held until the records are written, and a refusal takes
 them. Answers that promise durability wait longer, in `on_appended`, until the records are replicated.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from tidelog.model.effects import Append, Effect, RecordPair, Reply
 from tidelog.model.errors import ErrorCode
@@ -22,6 +22,7 @@ class PendingAppend:
     """Records on their way into the log, and what happens on each verdict."""
 
     __slots__ = (
+        "contents",
         "held",
         "on_appended",
         "on_failed",
@@ -47,6 +48,8 @@ class PendingAppend:
         self.on_appended = on_appended
         self.on_failed = on_failed
         self.on_written: Callable[[int], None] | None = None
+        #: what the records say, in the machine's own terms, where the step knows
+        self.contents: Sequence[Any] | None = None
         self.held: list[Effect] = []
         self.waiting_reads: list[tuple[Reply, Reply]] = []
         self.written = False
@@ -72,10 +75,12 @@ class Outbox(StepEffects):
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
         on_written: Callable[[int], None] | None = None,
+        contents: Sequence[Any] | None = None,
     ) -> None:
         token = self._new_token()
         pending = PendingAppend(tuple(records), undo, on_appended, on_failed, producer_id)
         pending.on_written = on_written
+        pending.contents = contents
         self.pending[token] = pending
         self._step_appends.append(pending)
         self._effects.append(Append(self._partition, pending.records, token, producer_id, producer_epoch))

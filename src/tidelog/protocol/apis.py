@@ -9,6 +9,7 @@ advertises 0 and serves from 3, as Apache Kafka 4 does.
 """
 
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 
@@ -17,6 +18,11 @@ class Stage(Enum):
 
     OPENING = "opening"
     AUTHENTICATED = "authenticated"
+
+
+@cache
+def _module(name: str) -> str:
+    return "".join("_" + c.lower() if c.isupper() else c for c in name)[1:]
 
 
 class Api(NamedTuple):
@@ -33,7 +39,7 @@ class Api(NamedTuple):
     @property
     def module(self) -> str:
         """The name of its handler's module, and of kio's schema: `CreateTopics` → `create_topics`."""
-        return "".join("_" + c.lower() if c.isupper() else c for c in self.name)[1:]
+        return _module(self.name)
 
     def serves(self, version: int) -> bool:
         """Whether a request of this version can be decoded and answered."""

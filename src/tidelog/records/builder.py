@@ -32,34 +32,47 @@ _END_MARKER_VALUE = struct.Struct(">hi")
 _CRC = struct.Struct(">I")
 
 
-def _append_varint(output: bytearray, value: int) -> None:
+def _varint(value: int) -> bytes:
+    """Write a zig-zag varint."""
     raw = (value << 1) ^ (value >> 63)
+    output = bytearray()
     while raw > 0x7F:
         output.append((raw & 0x7F) | 0x80)
         raw >>= 7
     output.append(raw)
+    return bytes(output)
 
 
-def _append_field(output: bytearray, field: bytes | None) -> None:
-    if field is None:
-        output.append(1)  # the varint of -1
-    else:
-        _append_varint(output, len(field))
-        output += field
+#: those that most lengths and differences are
+_SMALL_VARINTS = tuple(_varint(value) for value in range(1024))
+
+
+def _number(value: int) -> bytes:
+    return _SMALL_VARINTS[value] if 0 <= value < 1024 else _varint(value)
+
+
+def _size_of(field: bytes | None) -> bytes:
+    return _number(-1 if field is None else len(field))
 
 
 def append_record(output: bytearray, record: Record, offset_delta: int, timestamp_delta_ms: int) -> None:
     """Write one record after the bytes that `output` already has."""
-    body = bytearray(1)  # the unused attributes
-    _append_varint(body, wrap_int64(timestamp_delta_ms))
-    _append_varint(body, offset_delta)
-    _append_field(body, record.key)
-    _append_field(body, record.value)
-    _append_varint(body, len(record.headers))
-    for key, value in record.headers:
-        _append_field(body, key.encode("utf-8", "surrogateescape"))
-        _append_field(body, value)
-    _append_varint(output, len(body))
+    _, _, key, value, headers = record
+    fields = [
+        b"\x00",  # the unused attributes
+        _number(wrap_int64(timestamp_delta_ms)),
+        _number(offset_delta),
+        _size_of(key),
+        key or b"",
+        _size_of(value),
+        value or b"",
+        _number(len(headers)),
+    ]
+    for name, content in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        fields += (_number(len(encoded)), encoded, _size_of(content), content or b"")
+    body = b"".join(fields)
+    output += _number(len(body))
     output += body
 
 

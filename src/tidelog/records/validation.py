@@ -230,6 +230,15 @@ def check_produced(
     return CheckedBatch(header, view, NO_TIMESTAMP)
 
 
+def check_built(batch: bytearray, rules: ProduceRules) -> CheckedBatch | None:
+    """What `check_produced` would find of a batch that the broker has just built itself, with keys in it and
+    of this moment; None where the topic's settings might have something to say of it.
+    """
+    if rules.log_append_time or rules.codec or len(batch) > rules.max_message_bytes:
+        return None
+    return CheckedBatch(read_header(batch), memoryview(batch), NO_TIMESTAMP)
+
+
 def ends_of_plain(
     views: Iterable[memoryview], rules: ProduceRules, now_ms: int
 ) -> list[tuple[int, int]] | None:

@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.groups.classic_group import ClassicGroup
 from tidelog.groups.commands import (
+    NO_RETENTION,
     Command,
     CommitOffsets,
     DeleteGroup,
@@ -28,6 +29,7 @@ from tidelog.groups.settings import GroupSettings
 from tidelog.groups.states import GroupState, mermaid
 from tidelog.model.effects import Append, CancelTimer, Effect, Reply, SetTimer, TellEvent
 from tidelog.model.errors import ErrorCode
+from tidelog.model.identifiers import NO_PRODUCER_ID
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t"
 SETTINGS = GroupSettings(offsets_retention_ms=1_000, group_initial_rebalance_delay_ms=100)
@@ -439,6 +441,26 @@ def test_transactional_offsets_wait_for_their_marker(desk: Desk) -> None:
 
 
 # ---------------------------------------------------------------- loading, resigning, looking
+
+
+@pytest.mark.parametrize("producer_id", [NO_PRODUCER_ID, 7])
+@pytest.mark.parametrize("retention_ms", [NO_RETENTION, 60_000])
+def test_a_commit_counts_as_its_records_say(desk: Desk, retention_ms: int, producer_id: int) -> None:
+    offsets = (
+        OffsetToCommit("t", 0, 5, 2, "note"),
+        OffsetToCommit("t", 1, 6, -1, None),
+        OffsetToCommit("\N{SNOWMAN}", 0, 0, 0, "\N{SNOWMAN}"),
+        OffsetToCommit("t", 0, 2**63 - 1, 2**31 - 1, "", 1_234),
+    )
+    more = {"retention_ms": retention_ms, "producer_id": producer_id, "producer_epoch": 0}
+    desk.answer(CommitOffsets, "g", "", None, -1, offsets, **more)
+    replayed = GroupMachine(0, SETTINGS)
+    for offset, (key, value) in enumerate(desk.log):
+        replayed.apply(key, value, offset, producer_id)
+    replayed.loaded(desk.now_ms)
+    assert len(desk.log) == len(offsets)
+    assert replayed.durable.comparable() == desk.machine.durable.comparable()
+    assert replayed.groups.keys() == desk.machine.groups.keys() == {"g"}
 
 
 def test_a_replayed_log_is_the_same_group(desk: Desk) -> None:

@@ -17,6 +17,7 @@ from tidelog.records.validation import (
     RECORD_ERRORS_MAX,
     CheckedBatch,
     ProduceRules,
+    check_built,
     check_produced,
     ends_of_plain,
 )
@@ -66,6 +67,34 @@ def altered(batch: bytes, payload: bytes | None = None, **fields: int) -> bytes:
     HEADER.pack_into(changed, 0, *header)
     HEADER.pack_into(changed, 0, *header._replace(crc=checksum(changed, 0, len(changed))))
     return bytes(changed)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"cleanup_policy": frozenset({"compact"})},
+        {"compression_type": "zstd"},
+        {"compression_type": "uncompressed"},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"message_timestamp_before_max_ms": 0, "message_timestamp_after_max_ms": 0},
+        {"max_message_bytes": 100},
+    ],
+)
+def test_what_the_broker_builds_is_found_to_be_what_a_check_finds(
+    settings: dict[str, Any], transactional: bool
+) -> None:
+    rules = ProduceRules.from_config(LogConfig(**settings))
+    producer = {"producer_id": 7, "producer_epoch": 0} if transactional else {}
+    batch = build_batch(records(timestamp_ms=NOW_MS), transactional=transactional, **producer)  # type: ignore[arg-type]
+    checked = check(batch, rules, from_client=not transactional)
+    built = check_built(bytearray(batch), rules)
+    changes = settings.keys() & {"message_timestamp_type", "max_message_bytes"}
+    assert (built is None) == bool(changes or rules.codec is Codec.ZSTD)
+    if built is not None:
+        assert built == checked
+        assert not built.view.readonly
 
 
 @pytest.mark.parametrize("codec", Codec)

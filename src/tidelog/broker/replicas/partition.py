@@ -39,7 +39,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.builder import build_batch, build_control_batch
 from tidelog.records.record import Record
-from tidelog.records.validation import CheckedBatch, ProduceRules, check_produced, ends_of_plain
+from tidelog.records.validation import CheckedBatch, ProduceRules, check_built, check_produced, ends_of_plain
 from tidelog.replication.follower import ReplicaPosition
 from tidelog.replication.leader import LeaderReplicas
 from tidelog.storage.partition_log import PartitionLog
@@ -479,13 +479,18 @@ class Partition:
         if refused is not None:
             return refused
         transactional = producer_id != NO_PRODUCER_ID
-        batch = build_batch(
-            [Record(index, now_ms, key, value, ()) for index, (key, value) in enumerate(records)],
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            transactional=transactional,
+        batch = bytearray(
+            build_batch(
+                [Record(index, now_ms, key, value, ()) for index, (key, value) in enumerate(records)],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=transactional,
+            )
         )
-        outcome = self.append_produced(memoryview(bytearray(batch)), now_ms, from_client=not transactional)
+        checked = check_built(batch, self.rules)
+        outcome = self.append_produced(
+            memoryview(batch), now_ms, from_client=not transactional, checked=checked
+        )
         return outcome if isinstance(outcome, Refused) else outcome.base_offset
 
     def append_marker(

@@ -102,7 +102,7 @@ class RequestMetrics:
 
     def look_for_errors(self, key: int, answer: Mapping[str, Any]) -> None:
         """Count the error codes in the answer of a control-plane request."""
-        left = [answer]
+        left: list[Mapping[str, Any]] = [answer]
         looked_at = 0
         while left and looked_at < ANSWER_PARTS_LOOKED_AT_MAX:
             looked_at += 1
@@ -110,9 +110,9 @@ class RequestMetrics:
                 if name == "error_code":
                     if value:
                         self.errors[key, int(value)] += 1
-                elif isinstance(value, Mapping):
+                elif isinstance(value, dict):
                     left.append(value)
-                elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+                elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
                     left.extend(_parts(value))
 
 
