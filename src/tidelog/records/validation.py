@@ -52,6 +52,7 @@ from tidelog.records.builder import assemble
 from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
+from tidelog.records.plain_records import timestamps_of
 from tidelog.records.record import (
     DECOMPRESSED_BYTES_MAX,
     RECORD_SIZE_MIN,
@@ -453,6 +454,13 @@ def _walk(
     errors: list[tuple[int, str]] = []
     errors_count = 0
     untimely = False
+    if from_client and pause is None and not header.log_append_time:
+        found = timestamps_of(records, header.records_count, keys_needed=compacted)
+        if found is not None:
+            least_ms, largest_ms = (header.base_timestamp_ms + delta_ms for delta_ms in found)
+            fits = least_ms >= 0 and largest_ms <= INT64_MAX
+            if fits and (not bounded or (earliest_ms <= least_ms and largest_ms <= latest_ms)):
+                return largest_ms
     for index, record in enumerate(parse_records(records, header)):
         if pause is not None and index % RECORDS_PER_STEP == 0:
             pause()
