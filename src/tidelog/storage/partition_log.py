@@ -131,11 +131,13 @@ class PartitionLog(ReadableLog):
             open_files = OpenFiles(disk)
         producers = ProducerState(producer_expiration)
         leader_epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCH_CHECKPOINT}")
-        recovered = Recovery(disk, open_files, directory, config, producers, leader_epochs, now_ms).run(
+        recovery = Recovery(disk, open_files, directory, config, producers, leader_epochs, now_ms)
+        recover = recovery.begin if is_new else recovery.run
+        recovered = recover(
             clean_shutdown=clean_shutdown, recovery_point=recovery_point, log_start_offset=log_start_offset
         )
         log = cls(disk, open_files, directory, topic_partition, config, producers, leader_epochs)
-        log.topic_id = read_topic_id(disk, directory)
+        log.topic_id = None if is_new else read_topic_id(disk, directory)
         if log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
         log.log_start_offset = recovered.log_start_offset

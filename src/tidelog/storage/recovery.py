@@ -155,6 +155,23 @@ class Recovery:
             unflushed_from,
         )
 
+    def begin(self, *, clean_shutdown: bool, recovery_point: int, log_start_offset: int) -> RecoveredLog:
+        """What `run` makes of a folder that was just made, without a look at what cannot be there."""
+        segment = Segment.create(
+            self._disk,
+            self._open_files,
+            self._directory,
+            log_start_offset,
+            self._config,
+            self._now_ms,
+            in_new_folder=True,
+        )
+        if not clean_shutdown:
+            recovery_point = min(recovery_point, log_start_offset)
+        else:
+            recovery_point = log_start_offset
+        return RecoveredLog([segment], log_start_offset, log_start_offset, recovery_point, 0, 1)
+
     # Files
 
     def _path(self, name: str) -> str:

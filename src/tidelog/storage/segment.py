@@ -166,14 +166,16 @@ class Segment:
         now_ms: int,
         *,
         suffix: str = "",
+        in_new_folder: bool = False,
     ) -> "Segment":
-        """Make an empty segment to append to; leftovers of the same name are emptied."""
+        """Make an empty segment to append to; leftovers of the same name, which a folder that was just made
+        has none of, are emptied."""
         segment = cls(disk, open_files, directory, base_offset, config, now_ms)
         segment._suffix = suffix
         segment._file = disk.open(segment.path(LOG), create=True)
         if segment._file.size_bytes:
             segment._file.truncate(0)
-        for kind in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
+        for kind in () if in_new_folder else (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
             if disk.exists(segment.path(kind)):
                 disk.remove(segment.path(kind))
         segment._offset_index = OffsetIndex(base_offset)

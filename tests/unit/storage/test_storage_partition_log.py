@@ -29,6 +29,7 @@ from tidelog.records.record import Record
 from tidelog.storage.disk import OsDisk
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.partition_log import PartitionLog
+from tidelog.storage.recovery import Recovery
 
 DIRECTORY = "/data/orders-0"
 
@@ -240,6 +241,36 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(disk: SimulatedDisk) -
     append(log, [NOW_MS], value_bytes=500)
     append(log, [NOW_MS], value_bytes=5)
     assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+@pytest.mark.parametrize("log_start_offset", [0, 7])
+@pytest.mark.parametrize("recovery_point", [0, 5, 9])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_in_a_new_folder_begins_as_if_it_had_been_searched(
+    clean: bool, recovery_point: int, log_start_offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for searched in (False, True):
+        if searched:
+            monkeypatch.setattr(Recovery, "begin", Recovery.run)
+        disk = new_disk(3)
+        points = {"recovery_point": recovery_point, "log_start_offset": log_start_offset}
+        log = open_log(disk, DIRECTORY, clean=clean, **points)
+        state: list[object] = [log.log_start_offset, log.log_end_offset, log.recovery_point]
+        state += [log.recovery_checkpoint, log.truncated_bytes, log.leader_epochs.entries, log.topic_id]
+        for slot in ("first_timestamp_ms", "max_timestamp_ms", "bytes_since_index_entry", "size_bytes"):
+            state.append(getattr(log.active, slot))
+        state.append(disk.list(DIRECTORY))
+        append(log, [NOW_MS, NOW_MS + 1])
+        append(log, [NOW_MS + 2], leader_epoch=4)
+        plan = log.flush_plan()
+        assert plan is not None
+        plan.run()
+        state += [disk.list(DIRECTORY), log.leader_epochs.entries, log.recovery_point, log.log_end_offset]
+        again = open_log(disk.kill(), DIRECTORY, clean=False, log_start_offset=log_start_offset)
+        state += [again.log_start_offset, again.log_end_offset, again.leader_epochs.entries]
+        found.append(state)
+    assert found[0] == found[1]
 
 
 def test_rolling_an_empty_segment_keeps_it(disk: SimulatedDisk) -> None:
