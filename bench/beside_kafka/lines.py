@@ -6,10 +6,11 @@ after it, so that no run pays for another's data.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.beside_kafka.loads import Seen, java_program, python_program, run_load
 from bench.beside_kafka.systems import System, cpu_seconds, resident_bytes, wait_answer
@@ -57,6 +58,19 @@ def create_topic(system: System, name: str, partitions: int, settings: dict[str,
         if len(listed.partitions) == partitions and all(p.leader >= 0 for p in listed.partitions.values()):
             return
         time.sleep(0.1)
+
+
+def wait_for_logs(system: System, partitions: Sequence[TopicPartition]) -> None:
+    """Wait until the leader of each of these partitions can say where its log ends."""
+    admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 0})
+    deadline = time.monotonic() + TOPIC_SECONDS_MAX
+    waiting = set(partitions)
+    while waiting:
+        assert time.monotonic() < deadline, f"{len(waiting)} partitions do not answer"
+        asked = admin.list_offsets(dict.fromkeys(waiting, OffsetSpec.latest()), request_timeout=30)
+        waiting = {each for each, answer in asked.items() if answer.exception() is not None}
+        if waiting:
+            time.sleep(0.05)
 
 
 def delete_topic(system: System, name: str) -> None:
@@ -146,10 +160,13 @@ def transactions(line: Line, system: System, topic: str) -> Seen:
 
 
 def create_partitions(line: Line, system: System, topic: str) -> Seen:
-    """A topic of many partitions, from the request until all of them are led."""
+    """A topic of many partitions, from the request until each of them answers: a broker may say that it leads
+    partitions whose logs it has yet to make.
+    """
     name = f"{topic}-many"
     before, began = cpu_seconds(system), time.monotonic()
     create_topic(system, name, 2_000, {})
+    wait_for_logs(system, [TopicPartition(name, index) for index in range(2_000)])
     took = time.monotonic() - began
     used = cpu_seconds(system) - before
     delete_topic(system, name)
