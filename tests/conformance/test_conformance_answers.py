@@ -662,3 +662,14 @@ def test_what_is_appended_to_a_list(
         if row.value == shown or time.monotonic() > deadline:
             break
     assert row.value == shown
+
+
+@pytest.mark.parametrize(("policy", "code"), [("", 0), ("delete", 0), ("compact,delete", 0), ("compact", 44)])
+def test_records_are_deleted_unless_the_topic_is_compacted_only(
+    ask: Ask, make_topic: TopicMaker, policy: str, code: int
+) -> None:
+    topic = make_topic(1, cleanup_policy=policy)
+    produce(ask, topic, batch_of())
+    rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    answer = ask("DeleteRecords", 2, topics=rows, timeout=9_000)
+    assert answer.topics[0].partitions[0].error_code == code

@@ -93,7 +93,7 @@ class Handler:
         partition, error = self.replicas.find(topic, index)
         if partition is None:
             return _refused(error)
-        if not partition.config.deletes:
+        if partition.config.compacted and not partition.config.deletes:
             return _refused(ErrorCode.POLICY_VIOLATION)
         target = partition.high_watermark if offset == TO_HIGH_WATERMARK else offset
         if not 0 <= target <= partition.high_watermark:
