@@ -30,6 +30,7 @@ from tidelog.model.metadata import (
 from tidelog.model.resource_settings import client_metrics_refusal, group_config_faults
 from tidelog.model.settings import BrokerSettings, broker_config_faults, topic_config_faults
 from tidelog.model.settings_table import BROKER_SETTINGS, TOPIC_SETTINGS, SettingType
+from tidelog.protocol.primitives import STRING_BYTES_MAX
 
 _STORED_UNDER = {
     ConfigResourceType.TOPIC: TOPIC_RESOURCE,
@@ -176,4 +177,9 @@ def _changed_value(
         items = list(dict.fromkeys([*items, *operands]))
     else:
         items = [item for item in items if item not in operands]
-    return ",".join(items)
+    value = ",".join(items)
+    if len(value.encode()) > STRING_BYTES_MAX:
+        # No answer could tell it.
+        message = f"{change.name} would be longer than the {STRING_BYTES_MAX} bytes that a value may have"
+        return Refused(ErrorCode.INVALID_CONFIG, message)
+    return value

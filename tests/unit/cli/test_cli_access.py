@@ -139,6 +139,16 @@ def without_rights() -> Iterator[str]:
         yield broker.bootstrap
 
 
+@pytest.mark.parametrize("words", [(), ("-X", "security.protocol=PLAINTEXT")])
+def test_an_empty_list_of_topics_may_be_a_matter_of_rights(
+    without_rights: str, words: tuple[str, ...]
+) -> None:
+    """Who says how they come in is told that there may be topics which are not shown to them."""
+    done = CliRunner().invoke(tidelog, ["topic", "list", "--bootstrap", without_rights, *words])
+    assert done.exit_code == 0 and "There are no topics yet" in done.stdout, done.output
+    assert ("(or none that this user may see)" in done.stdout) is bool(words)
+
+
 @pytest.mark.parametrize(
     "words",
     [

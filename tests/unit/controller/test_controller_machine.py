@@ -313,6 +313,20 @@ def test_topic_settings_change_one_by_one() -> None:
     assert cluster.image.topics["a"].configs == {"retention.ms": "9"}
 
 
+def test_a_list_grows_no_longer_than_an_answer_can_tell() -> None:
+    cluster = Cluster()
+    cluster.create(TopicSpec("a"))
+    setting = "leader.replication.throttled.replicas"
+    parts = [",".join(f"{number}:{part}" for number in range(3_000)) for part in range(2)]
+    assert cluster.alter(TOPIC, "a", ConfigChange(setting, APPEND, parts[0])) == Done()
+    before = cluster.image
+    refused = cluster.alter(TOPIC, "a", ConfigChange(setting, APPEND, parts[1]))
+    assert isinstance(refused, Refused) and "32767 bytes" in (refused.message or "")
+    assert refused.code is ErrorCode.INVALID_CONFIG and cluster.image is before
+    # What is there can be made shorter.
+    assert cluster.alter(TOPIC, "a", ConfigChange(setting, SUBTRACT, parts[0])) == Done()
+
+
 def test_a_change_that_changes_nothing_writes_nothing() -> None:
     cluster = Cluster()
     cluster.create(TopicSpec("a", configs={"retention.ms": "5"}))
