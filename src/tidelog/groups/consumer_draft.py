@@ -146,8 +146,7 @@ class Draft:
             self.put_regex(expression, None)
         existing = {
             name: TopicMetadata(topics[name].topic_id, len(topics[name].partitions))
-            for name in group.subscribed()
-            if name in topics
+            for name in group.subscribed(topics)
         }
         if existing != group.topics:
             self.put_topics(existing)
@@ -175,7 +174,8 @@ class Draft:
     def _topic_ids(self, member: MemberMetadata) -> frozenset[UUID]:
         """Those of the topics that a member reads and that there are."""
         topics = self.group.topics
-        return frozenset(topics[name].topic_id for name in self.group.topics_of(member) if name in topics)
+        names = filter(topics.__contains__, self.group.topics_of(member))
+        return frozenset(topics[name].topic_id for name in names)
 
     def reconcile(self, member_id: str, owned: Partitions | None, *, resubscribed: bool) -> None:
         """Bring a member nearer to its target; `resubscribed`: it has just asked for other topics."""

@@ -9,9 +9,10 @@
 and hands the records out; the group itself changes when they are in the log.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from copy import copy
 from enum import Enum
+from itertools import chain
 
 from tidelog.groups.consumer_schemas import (
     NOTHING,
@@ -205,13 +206,18 @@ class ConsumerGroup:
 
     def topics_of(self, member: MemberMetadata) -> Iterator[str]:
         """The names a member subscribes to, those of its expression included."""
-        yield from member.subscribed_topic_names
-        if member.subscribed_topic_regex:
-            resolved = self.regexes.get(member.subscribed_topic_regex)
-            yield from resolved.topics if resolved is not None else ()
+        resolved = self.regexes.get(member.subscribed_topic_regex) if member.subscribed_topic_regex else None
+        return chain(member.subscribed_topic_names, () if resolved is None else resolved.topics)
 
-    def subscribed(self) -> Iterable[str]:
-        return dict.fromkeys(name for member in self.members.values() for name in self.topics_of(member))
+    def subscribed(self, topics: Container[str]) -> Iterable[str]:
+        """Those of the topics that a member subscribes to.
+
+        Members may name a million topics that are not there: they are passed over without a step of Python.
+        """
+        is_there = topics.__contains__
+        return dict.fromkeys(
+            chain.from_iterable(filter(is_there, self.topics_of(member)) for member in self.members.values())
+        )
 
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in self.topics_of(member) for member in self.members.values())

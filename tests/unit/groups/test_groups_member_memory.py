@@ -1,6 +1,8 @@
 """What members say of themselves is bounded in bytes, in one group and in all groups of a broker."""
 
+import sys
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -125,3 +127,23 @@ def test_the_groups_are_not_gone_through_for_every_refusal() -> None:
     memory.admits(500, 0, 1_000, COUNTED_EVERY_MS)
     memory.admits(500, 0, 1_000, 10)
     assert len(counted) == 3, "the clock may go back"
+
+
+def test_names_of_topics_that_are_not_there_cost_no_step_each() -> None:
+    """Each of a member's changes looks at what all others name, half of what a broker keeps of members."""
+    desk = ConsumerDesk(replace(SETTINGS, consumer_max_size=10))
+    for number in range(10):
+        desk.enter(f"m{number}", subscribed_topic_names=("t", *(f"{number}-{i}" for i in range(1_000))))
+    steps = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal steps
+        steps += event == "call"
+
+    sys.setprofile(count)
+    try:
+        answer = desk.beat("m0", desk.group.current_of("m0").epoch, subscribed_topic_names=("t", "u"))
+    finally:
+        sys.setprofile(None)
+    assert answer["error_code"] is ErrorCode.NONE and set(desk.group.topics) == {"t"}
+    assert steps < 5_000  # its own names and what it lets go of, of 10,000
