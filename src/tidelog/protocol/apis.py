@@ -55,6 +55,7 @@ FETCH = 1
 METADATA = 3
 SASL_HANDSHAKE = 17
 API_VERSIONS = 18
+DESCRIBE_CONFIGS = 32
 SASL_AUTHENTICATE = 36
 
 _ROWS = (
@@ -86,7 +87,7 @@ _ROWS = (
     Api(29, "DescribeAcls", 1, 3, 2),
     Api(30, "CreateAcls", 1, 3, 2),
     Api(31, "DeleteAcls", 1, 3, 2),
-    Api(32, "DescribeConfigs", 1, 4, 4),
+    Api(DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
     Api(33, "AlterConfigs", 0, 2, 2),
     Api(34, "AlterReplicaLogDirs", 1, 2, 2),
     Api(35, "DescribeLogDirs", 1, 5, 2),

@@ -21,7 +21,7 @@ from typing import Any
 from tidelog.protocol.apis import Api
 from tidelog.protocol.primitives import malformed_if_fails
 from tidelog.protocol.schema_reader import Reader, entity_reader, read_limited
-from tidelog.protocol.schema_writer import Fields, Write, entity_writer
+from tidelog.protocol.schema_writer import Fields, Parts, Write, entity_writer
 from tidelog.protocol.slices import pieces_of
 
 __all__ = [
@@ -75,9 +75,14 @@ def encode_response(api: Api, version: int, fields: Fields) -> bytes:
     return _encoded(_writer(api.module, version), fields)
 
 
-def encode_response_pieces(api: Api, version: int, fields: Fields) -> list[bytes]:
-    """The same in pieces of about a megabyte, at least one; putting them together can be put aside."""
-    out: list[bytes] = []
+def encode_response_pieces(
+    api: Api, version: int, fields: Fields, bytes_max: int = sys.maxsize
+) -> list[bytes]:
+    """The same in pieces of about a megabyte, at least one; putting them together can be put aside.
+
+    Raises AnswerTooLong for one of more bytes, give or take a few megabytes.
+    """
+    out = Parts(bytes_max)
     _writer(api.module, version)(fields, out)
     return pieces_of(out)
 

@@ -25,11 +25,39 @@ Write = Callable[[Any, list[bytes]], None]
 #: as much of an `error_message` as is sent: they repeat what was asked for, which may fill a string by itself
 ERROR_MESSAGE_BYTES_MAX = 2_048
 
+#: so many parts of an answer are put together as soon as they are there: each takes more than its bytes
+PARTS_MAX = 1 << 16
+
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ZERO_UUID = bytes(16)
+
+
+class AnswerTooLong(Exception):
+    """An answer would be longer than is sent."""
+
+
+class Parts(list[bytes]):
+    """What is written of an answer: pieces that were put together, and single values behind them."""
+
+    __slots__ = ("_bytes_max", "_pieces", "_size_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces = self._size_bytes = 0
+
+    def put_together(self) -> None:
+        """Put the values together if they are many; raises AnswerTooLong."""
+        if len(self) - self._pieces < PARTS_MAX:
+            return
+        piece = b"".join(self[self._pieces :])
+        self[self._pieces :] = [piece]
+        self._pieces += 1
+        self._size_bytes += len(piece)
+        if self._size_bytes > self._bytes_max:
+            raise AnswerTooLong(f"the answer would be longer than {self._bytes_max} bytes")
 
 
 def _fixed(layout: str) -> Write:
@@ -140,6 +168,8 @@ def _array_writer(element: Write, flexible: bool) -> Write:
         for number, value in enumerate(values):
             element(value, out)
             if number % STEP == 0:
+                if isinstance(out, Parts):
+                    out.put_together()
                 checkpoint()
 
     return write

@@ -7,7 +7,7 @@ an unknown API or version, or bytes that do not follow the schema.
 
 Reading a request, asking the authorizer and writing the answer can be put aside for a while, where the caller
 runs `handle` in slices (`protocol/slices.py`); what a handler does is one step, unless its API is one of
-`PAUSING`: it reads one image, and nothing that changes.
+`PAUSING`: it reads one image, and nothing that changes, or its rows do not depend on each other.
 
 `Dispatcher.serve` is the way in for bytes: requests that look like earlier ones take the fast paths (see
 docs/adr/0022-fast-paths.md), all others go through `handle`.
@@ -18,6 +18,7 @@ the broker that it needs; it is made, and the module imported, when the API is f
 """
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from tidelog.protocol.apis import (
     API_VERSIONS,
     APIS,
     DESCRIBE_BACKGROUND_JOBS,
+    DESCRIBE_CONFIGS,
     FETCH,
     METADATA,
     PRIVATE_APIS,
@@ -53,6 +55,7 @@ from tidelog.protocol.headers import (
     response_frame,
 )
 from tidelog.protocol.primitives import INT32, MalformedRequest
+from tidelog.protocol.schema_writer import AnswerTooLong
 from tidelog.protocol.slices import clock_ns, whole
 
 if TYPE_CHECKING:
@@ -62,13 +65,15 @@ log = logging.getLogger(__name__)
 
 Handle = Callable[[ConnectionContext, memoryview], Any]
 
-#: APIs whose handlers make an answer from one image, in slices where it is long
-PAUSING = frozenset({METADATA})
+#: APIs whose handlers make an answer from what does not change in between, or row by row, in slices
+PAUSING = frozenset({METADATA, DESCRIBE_CONFIGS})
 #: larger frames of Produce and Fetch, and all others, may take long
 QUICK_FRAME_BYTES_MAX = 4 << 10
 METADATA_CACHE_ENTRIES_MAX = 256
 METADATA_CACHE_REQUEST_BYTES_MAX = 4096
 METADATA_CACHE_BYTES_MAX = 16 << 20
+#: no client needs a longer answer: something was asked for again and again
+ANSWER_BYTES_MAX = 512 << 20
 #: elements in an array of an answer that nobody waits for in one step
 LONG_ANSWER_ELEMENTS = 500
 
@@ -220,10 +225,11 @@ class Dispatcher:
                 answer = self._serve_metadata(context, api, version, correlation_id, frame, position)
             else:
                 answer = self._control(context, api, version, correlation_id, frame, position)
-        except MalformedRequest as fault:
+        except (MalformedRequest, AnswerTooLong) as fault:
             if quotas is not None:
                 quotas.finished(context, clock_ns() - began_ns)
-            raise CloseConnection(f"malformed request: {fault}") from fault
+            reason = "malformed request" if isinstance(fault, MalformedRequest) else api.name
+            raise CloseConnection(f"{reason}: {fault}") from fault
         if quotas is not None:
             if key == PRODUCE:
                 answer = quotas.produced(context, version, len(frame), clock_ns() - began_ns, answer)
@@ -349,7 +355,7 @@ class Dispatcher:
         if isinstance(result, DelayedAnswer):
             return self._settle_control(context, result, api, version, correlation_id)
         self._requests.look_for_errors(api.key, result)
-        pieces = messages.encode_response_pieces(api, version, result)
+        pieces = messages.encode_response_pieces(api, version, result, ANSWER_BYTES_MAX)
         return response_chunks(api, version, correlation_id, pieces)
 
     def _call(
@@ -401,7 +407,9 @@ class Dispatcher:
             quotas = self._quotas.current if later else None
             began_ns = 0 if quotas is None else clock_ns()
             self._requests.look_for_errors(api.key, fields)
-            pieces = messages.encode_response_pieces(api, version, fields)
+            # Nobody could be told of what goes wrong later.
+            bytes_max = sys.maxsize if later else ANSWER_BYTES_MAX
+            pieces = messages.encode_response_pieces(api, version, fields, bytes_max)
             if quotas is not None:
                 quotas.took_later(context, clock_ns() - began_ns)
             whole(pending.fill, response_chunks(api, version, correlation_id, pieces))

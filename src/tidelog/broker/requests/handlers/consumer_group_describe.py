@@ -6,6 +6,7 @@ protocol each member speaks. Authorized operations are all of a group's while th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tidelog.broker.requests.handlers.describe_groups import GROUP_OPERATIONS
@@ -25,13 +26,16 @@ class Handler:
     groups: "Deferred[GroupCoordinator]"
 
     def handle(self, request: Request) -> Mapping[str, object]:
-        groups = []
-        for group_id in request.body.group_ids:
+        include_operations = request.body.include_authorized_operations
+
+        def describe(group_id: str) -> Mapping[str, object]:
             group = self._describe(group_id)
-            if request.body.include_authorized_operations and not group["error_code"]:
+            if include_operations and not group["error_code"]:
                 group = {**group, "authorized_operations": GROUP_OPERATIONS}
-            groups.append(group)
-        return {"groups": groups}
+            return group
+
+        # One that is named again is not described again.
+        return {"groups": list(map(cache(describe), request.body.group_ids))}
 
     def _describe(self, group_id: str) -> Mapping[str, object]:
         if not group_id:

@@ -5,11 +5,13 @@ name shows what was set for all brokers while running (KIP-226). A group and a s
 show all of theirs, also where nobody has heard of them: these have what the broker's settings say. The
 loggers of a broker show their level (KIP-412). Keys that do not exist are left out of the answer. Passwords
 are sent as null. Null or no keys mean all.
+
+Each resource is described in one step, and one that is named again is not described again.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
 
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.requests.config_answers import (
@@ -29,6 +31,7 @@ from tidelog.model.metadata import ALL_BROKERS
 from tidelog.model.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from tidelog.model.settings import ConfigSource, Explanation, explain_client_metrics
 from tidelog.model.settings_table import BROKER_SETTINGS, TOPIC_SETTINGS
+from tidelog.protocol.slices import checkpoint
 
 _UNKNOWN_TYPE = 0
 
@@ -46,8 +49,7 @@ class Handler:
         synonyms = body.include_synonyms
         documentation = getattr(body, "include_documentation", False)
 
-        def described(resource: Any) -> Fields:
-            kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
+        def describe(kind: int, name: str, keys: frozenset[str]) -> Fields:
             explained: list[Explanation] | list[Fields] | Refused
             explained = (
                 self._loggers(name, keys) if kind == BROKER_LOGGER else self._explain(kind, name, keys)
@@ -62,16 +64,20 @@ class Handler:
                 ]
             return {
                 **error_fields(explained),
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
+                "resource_type": kind,
+                "resource_name": name,
                 "configs": configs,
             }
 
-        return {"results": [described(resource) for resource in body.resources]}
+        described = cache(describe)
+        results = []
+        for resource in body.resources:
+            checkpoint()
+            keys = frozenset(resource.configuration_keys or ())
+            results.append(described(resource.resource_type, resource.resource_name, keys))
+        return {"results": results}
 
-    def _explain(
-        self, resource_type: int, name: str, keys: Collection[str] | None
-    ) -> list[Explanation] | Refused:
+    def _explain(self, resource_type: int, name: str, keys: frozenset[str]) -> list[Explanation] | Refused:
         match resource_type:
             case ConfigResourceType.TOPIC:
                 return self._explain_topic(name, keys)
@@ -84,7 +90,7 @@ class Handler:
             case _:
                 return unsupported_resource(resource_type)
 
-    def _explain_topic(self, name: str, keys: Collection[str] | None) -> list[Explanation] | Refused:
+    def _explain_topic(self, name: str, keys: frozenset[str]) -> list[Explanation] | Refused:
         fault = topic_name_fault(name)
         if fault is not None:
             return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -95,7 +101,7 @@ class Handler:
             self.settings.current.explain_topic(key, topic.configs) for key in _chosen(TOPIC_SETTINGS, keys)
         ]
 
-    def _explain_broker(self, name: str, keys: Collection[str] | None) -> list[Explanation] | Refused:
+    def _explain_broker(self, name: str, keys: frozenset[str]) -> list[Explanation] | Refused:
         if name == ALL_BROKERS:
             shared = self.metadata.image.broker_configs.get(ALL_BROKERS, {})
             settings = self.settings.current.with_dynamic(shared, {})
@@ -108,19 +114,19 @@ class Handler:
         table = {**BROKER_SETTINGS, **self.settings.current.listener_forms}
         return [self.settings.current.explain(key) for key in _chosen(table, keys)]
 
-    def _explain_group(self, name: str, keys: Collection[str] | None) -> list[Explanation] | Refused:
+    def _explain_group(self, name: str, keys: frozenset[str]) -> list[Explanation] | Refused:
         if not name:
             return Refused(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         configs = self.metadata.image.group_configs.get(name, {})
         return [self.settings.current.explain_group(key, configs) for key in _chosen(GROUP_SETTINGS, keys)]
 
-    def _explain_client_metrics(self, name: str, keys: Collection[str] | None) -> list[Explanation] | Refused:
+    def _explain_client_metrics(self, name: str, keys: frozenset[str]) -> list[Explanation] | Refused:
         if not name:
             return Refused(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         configs = self.metadata.image.client_metrics.get(name, {})
         return [explain_client_metrics(key, configs) for key in _chosen(CLIENT_METRICS_SETTINGS, keys)]
 
-    def _loggers(self, name: str, keys: Collection[str] | None) -> list[Fields] | Refused:
+    def _loggers(self, name: str, keys: frozenset[str]) -> list[Fields] | Refused:
         refused = wrong_broker(self.node_id, name)
         if refused is not None:
             return refused
@@ -146,5 +152,5 @@ def _as_default(explained: Explanation) -> Explanation:
     return replace(explained, synonyms=tuple(each for each in explained.synonyms if each.source == shared))
 
 
-def _chosen(names: Collection[str], keys: Collection[str] | None) -> list[str]:
+def _chosen(names: Collection[str], keys: frozenset[str]) -> list[str]:
     return sorted(name for name in names if not keys or name in keys)

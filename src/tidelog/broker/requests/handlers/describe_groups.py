@@ -7,6 +7,7 @@ while there are no ACLs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tidelog.broker.requests.request import Request
@@ -31,13 +32,15 @@ class Handler:
 
     def handle(self, request: Request) -> Mapping[str, object]:
         include_operations = getattr(request.body, "include_authorized_operations", False)
-        groups = []
-        for group_id in request.body.groups:
+
+        def describe(group_id: str) -> Mapping[str, object]:
             group = self._describe(group_id, request.version)
             if include_operations and not group["error_code"]:
                 group = {**group, "authorized_operations": GROUP_OPERATIONS}
-            groups.append(group)
-        return {"groups": groups}
+            return group
+
+        # One that is named again is not described again.
+        return {"groups": list(map(cache(describe), request.body.groups))}
 
     def _describe(self, group_id: str, version: int) -> Mapping[str, object]:
         machine = self.groups.get().machine_for(group_id)

@@ -7,6 +7,7 @@ INVALID_TOPIC_EXCEPTION.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from tidelog.broker.replicas.replicas import Replicas
 from tidelog.broker.requests.request import Request
@@ -21,11 +22,12 @@ class Handler:
     replicas: Replicas
 
     def handle(self, request: Request) -> Mapping[str, object]:
+        describe = cache(self._describe)  # one that is named again is not described again
         return {
             "topics": [
                 {
                     "name": topic.name,
-                    "partitions": [self._describe(topic.name, index) for index in topic.partition_indexes],
+                    "partitions": [describe(topic.name, index) for index in topic.partition_indexes],
                 }
                 for topic in request.body.topics
             ]

@@ -6,6 +6,7 @@ Of a transaction whose markers are being written only the partitions without a m
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tidelog.broker.requests.request import Request
@@ -26,7 +27,8 @@ class Handler:
     transactions: "Deferred[Transactions]"
 
     def handle(self, request: Request) -> Mapping[str, object]:
-        return {"transaction_states": [self._describe(name) for name in request.body.transactional_ids]}
+        # One that is named again is not described again.
+        return {"transaction_states": list(map(cache(self._describe), request.body.transactional_ids))}
 
     def _describe(self, transactional_id: str) -> Mapping[str, object]:
         if not transactional_id:

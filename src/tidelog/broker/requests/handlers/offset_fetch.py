@@ -6,7 +6,7 @@ transaction's offsets get UNSTABLE_OFFSET_COMMIT), 8 several groups at once (KIP
 epoch (KIP-848: STALE_MEMBER_EPOCH; ignored for classic groups), 10 topic ids.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,11 @@ class Handler:
             return _single(parts[0], body, version)
 
         gathered = Gathered(len(groups), finish)
+        asked: dict[Any, list[int]] = {}  # what is asked for again gets the same answer
         for index, group in enumerate(groups):
-            self._ask(group, require_stable, version, partial(gathered.put, index))
+            asked.setdefault(group, []).append(index)
+        for group, indexes in asked.items():
+            self._ask(group, require_stable, version, partial(_put_all, gathered, indexes))
         return gathered.delayed
 
     def _ask(self, group: Any, require_stable: bool, version: int, put: Any) -> None:
@@ -90,6 +93,11 @@ class Handler:
         )
         if error:
             put(fetch_answer(group.group_id, error, ()))
+
+
+def _put_all(gathered: Gathered, indexes: Sequence[int], answer: Mapping[str, object]) -> None:
+    for index in indexes:
+        gathered.put(index, answer)
 
 
 def _single(answer: Mapping[str, object], body: Any, version: int) -> Mapping[str, object]:
