@@ -66,6 +66,7 @@ def test_what_is_wrong_is_one_sentence() -> None:
         "SELECT customer, count(*) FROM orders": "step: The query does not include a GROUP BY clause.",
         "SELECT customer FRM orders WHERE": "step: Syntax error at or near",
         "SELECT date_add(amount, 1) FROM orders": "step: Cannot resolve",
+        "SELECT o.amunt FROM orders o": "step: there is no column o.amunt; did you mean o.amount?",
     }
     found = sentences(ORDERS, *map(sql, wrong))
     assert [sentence.startswith(said) for sentence, said in zip(found, wrong.values(), strict=True)] == [

@@ -35,7 +35,7 @@ from typing import Any
 
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.flow_parts import Sink, Source, Step, read_sinks, read_sources, read_steps
-from tidelog.pipelines.problems import Where, python_lines, yaml_lines
+from tidelog.pipelines.problems import Misplaced, Where, at, python_lines, told_with_lines, yaml_lines
 from tidelog.pipelines.python_files import load_module
 from tidelog.pipelines.ready import ready_pipeline
 from tidelog.pipelines.run_settings import RunSettings, Trigger, TriggerKind, kafka_options
@@ -104,36 +104,37 @@ def read_definition(
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, n=1)
             meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_NAMES)}"
-            raise BadOption(f"a pipeline has no {name}{meant}")
+            raise Misplaced(f"a pipeline has no {name}{meant}", (name,))
     kind = given.get("kind")
     flow = [name for name in _FLOW_NAMES if name in given]
     if kind is not None and flow:
-        raise BadOption(f"a pipeline of kind {kind} has its own {flow[0]}: leave out one or the other")
+        sentence = f"a pipeline of kind {kind} has its own {flow[0]}: leave out one or the other"
+        raise Misplaced(sentence, (flow[0],))
     if kind is None and ("sources" not in given or "sinks" not in given):
         raise BadOption("a pipeline has a kind (a ready pipeline), or sources, steps and sinks")
     run = _run_settings(given, over, stem)
     if kind is not None:
         options = {**_mapping(given, "options"), **over.options}
-        return Definition(run, ready_pipeline(str(kind)).name, options, origin=origin)
+        with at("kind"):
+            return Definition(run, ready_pipeline(str(kind)).name, options, origin=origin)
     if over.options or "options" in given:
-        raise BadOption("options are for ready pipelines; sources, steps and sinks have their own")
+        sentence = "options are for ready pipelines; sources, steps and sinks have their own"
+        raise Misplaced(sentence, ("options",))
     base = Path.cwd() if origin is None else origin.parent
-    sources = read_sources(_mapping(given, "sources"), base)
-    steps = read_steps(given.get("steps", ()), base, [source.name for source in sources])
+    with at("sources"):
+        sources = read_sources(_mapping(given, "sources"), base)
+    with at("steps"):
+        steps = read_steps(given.get("steps", ()), base, [source.name for source in sources])
     known = [source.name for source in sources] + [step.name for step in steps]
-    return Definition(
-        run,
-        sources=sources,
-        steps=steps,
-        sinks=read_sinks(given["sinks"], known),
-        origin=origin,
-    )
+    with at("sinks"):
+        sinks = read_sinks(given["sinks"], known)
+    return Definition(run, sources=sources, steps=steps, sinks=sinks, origin=origin)
 
 
 def _mapping(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = given.get(name, {})
     if not isinstance(value, Mapping):
-        raise BadOption(f"{name} is a mapping of names to values, not {value!r}")
+        raise Misplaced(f"{name} is a mapping of names to values, not {value!r}", (name,))
     return value
 
 
@@ -143,9 +144,10 @@ def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSe
         kafka["kafka.bootstrap.servers"] = str(given["bootstrap"])
     kafka |= kafka_options(over.kafka)
     if any(name.lower() == "kafka.group.id" for name in kafka):
-        raise BadOption(
+        raise Misplaced(
             "kafka has no group.id for a whole pipeline: each query has a group of its own, which shows its "
-            "lag; a source takes another one with options: {group.id: …}"
+            "lag; a source takes another one with options: {group.id: …}",
+            ("kafka", "group.id"),
         )
     if over.bootstrap_default is not None:
         kafka.setdefault("kafka.bootstrap.servers", over.bootstrap_default)
@@ -154,7 +156,7 @@ def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSe
     dead_letters = over.dead_letters or given.get("dead_letters")
     return RunSettings(
         name=over.name or str(given.get("name", stem)),
-        trigger=Trigger(TriggerKind.CONTINUOUS) if trigger is None else Trigger.read(trigger),
+        trigger=Trigger(TriggerKind.CONTINUOUS) if trigger is None else _trigger(trigger),
         kafka=kafka,
         checkpoint="" if checkpoint is None else _absolute(str(checkpoint)),
         dead_letters=None if dead_letters is None else str(dead_letters),
@@ -164,9 +166,14 @@ def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSe
     )
 
 
+def _trigger(words: Any) -> Trigger:
+    with at("trigger"):
+        return Trigger.read(words)
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise BadOption(f"{name} is true or false, not {value!r}")
+        raise Misplaced(f"{name} is true or false, not {value!r}", (name,))
     return value
 
 
@@ -180,30 +187,33 @@ def _spark_text(value: Any) -> str:
 
 
 def load_definition(path: Path, overrides: Overrides | None = None) -> Definition:
-    """Read a file; raises BadOption, with the file's name in it."""
+    """Read a file; raises BadOption, with the file's name in it, and the line where there is one."""
     if not path.exists():
         raise BadOption(f"there is no file {path}")
-    try:
-        is_yaml = path.suffix in YAML_ENDINGS
+    is_yaml = path.suffix in YAML_ENDINGS
+    with told_with_lines(path, {}):
         content = _yaml(path) if is_yaml else _python(path)
+    text = path.read_text(encoding="utf-8")
+    lines = yaml_lines(text) if is_yaml else python_lines(text)
+    with told_with_lines(path, lines):
         definition = read_definition(content, overrides, stem=path.stem, origin=path.absolute())
-        text = path.read_text(encoding="utf-8")
-        return replace(definition, lines=yaml_lines(text) if is_yaml else python_lines(text))
-    except BadOption as fault:
-        raise BadOption(f"{path}: {fault}") from fault
+    return replace(definition, lines=lines)
 
 
 def _yaml(path: Path) -> Mapping[str, Any]:
     """YAML 1.2: `on`, `no` and `1:30` are what is written, and a key that stands twice is a fault."""
     try:
         from ruamel.yaml import YAML
-        from ruamel.yaml.error import YAMLError
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError
     except ModuleNotFoundError:
         raise BadOption("YAML needs ruamel.yaml: pip install 'tidelog[spark]'") from None
     try:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except YAMLError as fault:
-        raise BadOption(f"this is not YAML: {' '.join(str(fault).split())}") from None
+        words = " ".join(str(fault).split())
+        if isinstance(fault, MarkedYAMLError) and (mark := fault.problem_mark) is not None:
+            words = f"{fault.problem} (line {mark.line + 1}, column {mark.column + 1})"
+        raise BadOption(f"this is not YAML: {words}") from None
     if not isinstance(content, Mapping):
         raise BadOption("a pipeline is a mapping of names to values")
     return content

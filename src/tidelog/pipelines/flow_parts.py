@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.client.faults import BadOption
+from tidelog.pipelines.problems import Misplaced, at
 from tidelog.pipelines.python_files import load_module
 
 DECODINGS = ("none", "text", "json")
@@ -136,11 +137,12 @@ def _check_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> d
     for name, value in read.items():
         if name not in names and value is None:
             # {sql: SELECT a, b FROM t} is what YAML reads as two names.
-            raise BadOption(f"{what} has no {name}; a text with a comma between braces needs quotes")
+            sentence = f"{what} has no {name}; a text with a comma between braces needs quotes"
+            raise Misplaced(sentence, (name,))
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             meant = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(names)}"
-            raise BadOption(f"{what} has no {name}{meant}")
+            raise Misplaced(f"{what} has no {name}{meant}", (name,))
     return {name: value for name, value in read.items() if value is not None}
 
 
@@ -162,10 +164,15 @@ def read_sources(given: Mapping[str, Any], base: Path) -> tuple[Source, ...]:
     """The sources of a file; raises BadOption."""
     if not given:
         raise BadOption("sources is empty: name at least one topic")
-    return tuple(_source(_table_name("a source", name), part) for name, part in given.items())
+    return tuple(_source(name, part) for name, part in given.items())
 
 
-def _source(name: str, part: Any) -> Source:
+def _source(name: Any, part: Any) -> Source:
+    with at(str(name)):
+        return _read_source(_table_name("a source", name), part)
+
+
+def _read_source(name: str, part: Any) -> Source:
     what = f"source {name}"
     read = _check_names(what, part, ("topic", "decode", "schema", "watermark", "expect", "options"))
     options = _texts(f"{what}: options", read.get("options", {}))
@@ -174,14 +181,16 @@ def _source(name: str, part: Any) -> Source:
         raise BadOption(f"{what} needs a topic")
     decode = str(read.get("decode", "none"))
     if decode not in DECODINGS:
-        raise BadOption(f"{what}: decode is one of {', '.join(DECODINGS)}, not {decode!r}")
+        raise Misplaced(f"{what}: decode is one of {', '.join(DECODINGS)}, not {decode!r}", ("decode",))
     if (decode == "json") != ("schema" in read):
-        raise BadOption(f"{what}: decode: json and a schema ('customer STRING, amount DOUBLE') go together")
+        sentence = f"{what}: decode: json and a schema ('customer STRING, amount DOUBLE') go together"
+        raise Misplaced(sentence, ("decode",))
     watermark = read.get("watermark")
     if watermark is not None:
         words = str(watermark).split(None, 1)
         if len(words) != 2:
-            raise BadOption(f"{what}: watermark is a column and a time, 'at 10 minutes', not {watermark!r}")
+            sentence = f"{what}: watermark is a column and a time, 'at 10 minutes', not {watermark!r}"
+            raise Misplaced(sentence, ("watermark",))
         watermark = (words[0], words[1])
     return Source(
         name,
@@ -200,8 +209,9 @@ def read_steps(given: Any, base: Path, sources: Sequence[str]) -> tuple[Step, ..
         raise BadOption("steps is a list")
     known = list(sources)
     steps: list[Step] = []
-    for part in given:
-        step = _step(part, base, known)
+    for number, part in enumerate(given):
+        with at(number):
+            step = _step(part, base, known)
         steps.append(step)
         known.append(step.name)
     return tuple(steps)
@@ -223,13 +233,14 @@ def _step(part: Any, base: Path, known: Sequence[str]) -> Step:
     if kinds[0] != "sql":
         reads = str(read.get("from", known[-1]))
         if reads not in known:
-            raise BadOption(f"{what} reads {reads}, which is not a table before it ({', '.join(known)})")
+            sentence = f"{what} reads {reads}, which is not a table before it ({', '.join(known)})"
+            raise Misplaced(sentence, ("from",))
     elif "from" in read:
         raise BadOption(f"{what}: SQL names its tables itself; leave out from")
     sql = read.get("sql")
     stateful = read.get("stateful", sql is not None and _STATEFUL.search(str(sql)) is not None)
     if not isinstance(stateful, bool):
-        raise BadOption(f"{what}: stateful is true or false, not {stateful!r}")
+        raise Misplaced(f"{what}: stateful is true or false, not {stateful!r}", ("stateful",))
     return Step(
         name,
         None if sql is None else str(sql).strip().rstrip(";"),
@@ -257,7 +268,7 @@ def read_sinks(given: Any, known: Sequence[str]) -> tuple[Sink, ...]:
     """The sinks of a file; raises BadOption."""
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         raise BadOption("sinks is a list of at least one sink")
-    sinks = tuple(_sink(part, known) for part in given)
+    sinks = tuple(_sink(number, part, known) for number, part in enumerate(given))
     names = [sink.name for sink in sinks]
     for name in names:
         if names.count(name) > 1:
@@ -282,7 +293,12 @@ def _folder(path: str) -> str:
     return str(Path(rest if separator else path).resolve())
 
 
-def _sink(part: Any, known: Sequence[str]) -> Sink:
+def _sink(number: int, part: Any, known: Sequence[str]) -> Sink:
+    with at(number):
+        return _read_sink(part, known)
+
+
+def _read_sink(part: Any, known: Sequence[str]) -> Sink:
     names = (
         "name",
         "from",
@@ -300,10 +316,11 @@ def _sink(part: Any, known: Sequence[str]) -> Sink:
     read = _check_names("a sink", part, names)
     reads = str(read.get("from", known[-1]))
     if reads not in known:
-        raise BadOption(f"a sink writes {reads}, which is not a table ({', '.join(known)})")
+        raise Misplaced(f"a sink writes {reads}, which is not a table ({', '.join(known)})", ("from",))
     kind = str(read.get("format", "tidelog"))
     if kind not in ("tidelog", *FILE_FORMATS, *OTHER_FORMATS):
-        raise BadOption(f"the sink of {reads}: format is tidelog or one of {', '.join(FILE_FORMATS)}")
+        sentence = f"the sink of {reads}: format is tidelog or one of {', '.join(FILE_FORMATS)}"
+        raise Misplaced(sentence, ("format",))
     if (kind == "tidelog") != ("topic" in read) or (kind in FILE_FORMATS) != ("path" in read):
         raise BadOption(f"the sink of {reads} has a topic, or a format of files and a path")
     partition_by = read.get("partition_by", ())

@@ -13,6 +13,7 @@ from typing import Any
 
 from tidelog.client.faults import BadOption
 from tidelog.client.masking import masked
+from tidelog.pipelines.problems import Misplaced, at
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 #: the units that Spark knows
@@ -54,7 +55,8 @@ class Option:
         try:
             read = _READERS[self.type](value)
         except (ValueError, TypeError):
-            raise BadOption(f"{self.name} is of type {self.type.value}{self._not(value)}") from None
+            kind = f"{self.type.value}{_LIKE.get(self.type, '')}"
+            raise BadOption(f"{self.name} is of type {kind}{self._not(value)}") from None
         if self.choices and read not in self.choices:
             raise BadOption(f"{self.name} is one of {', '.join(self.choices)}{self._not(value)}")
         return read
@@ -113,6 +115,11 @@ def _map(value: Any) -> Mapping[str, str]:
     return {str(name): _text(text) for name, text in value.items()}
 
 
+#: what one looks like, where the name of the type does not say it
+_LIKE: Mapping[OptionType, str] = {
+    OptionType.FLAG: " (true or false)",
+    OptionType.DURATION: " (like '10 seconds' or '1 hour')",
+}
 _READERS: Mapping[OptionType, Any] = {
     OptionType.TEXT: _text,
     OptionType.INTEGER: _integer,
@@ -156,11 +163,12 @@ def check_options(table: Iterable[Option], given: Mapping[str, Any], *, of: str)
         if name not in rows:
             near = difflib.get_close_matches(name, rows, n=1)
             meant = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(rows)}"
-            raise BadOption(f"{of} has no option {name}{meant}")
+            raise Misplaced(f"{of} has no option {name}{meant}", (name,))
     values: dict[str, Any] = {}
     for name, option in rows.items():
         if written.get(name) is not None:
-            values[name] = option.read(written[name])
+            with at(name):
+                values[name] = option.read(written[name])
         elif option.required:
             raise BadOption(f"{of} needs the option {name}: {option.sentence}")
         else:

@@ -11,6 +11,7 @@ from tidelog.pipelines.file_store import HadoopFiles
 from tidelog.pipelines.flow import FLOW, plan_flow, start_flow
 from tidelog.pipelines.pipeline_options import check_options
 from tidelog.pipelines.plan import Plan
+from tidelog.pipelines.problems import Misplaced, at, told_with_lines
 from tidelog.pipelines.ready import ready_pipeline
 from tidelog.pipelines.spark_cluster import cluster_notes
 from tidelog.pipelines.spark_versions import installed_spark, limits_note
@@ -22,17 +23,24 @@ class CannotStart(ClientFault):
 
 
 def make_plan(definition: Definition) -> Plan:
-    """What would run; raises BadOption."""
+    """What would run; raises BadOption, with the line of the file where there is one."""
+    with told_with_lines(definition.origin, definition.lines):
+        return _plan(definition)
+
+
+def _plan(definition: Definition) -> Plan:
     if definition.run.master.startswith("sc://"):
-        raise BadOption(
+        raise Misplaced(
             f"master {definition.run.master} is Spark Connect, and a pipeline is its own driver: name the "
-            "cluster itself (spark://…, yarn, k8s://…), or run the pipeline where the server is"
+            "cluster itself (spark://…, yarn, k8s://…), or run the pipeline where the server is",
+            ("master",),
         )
     if definition.kind is None:
         plan = plan_flow(definition)
     else:
         ready = ready_pipeline(definition.kind)
-        plan = ready.plan(check_options(ready.options, definition.options, of=ready.name), definition.run)
+        with at("options"):
+            plan = ready.plan(check_options(ready.options, definition.options, of=ready.name), definition.run)
     if not plan.run.bootstrap:
         raise BadOption("which cluster? Set bootstrap: host:port")
     paths = [plan.options.get("path"), *(sink.path for sink in definition.sinks)]

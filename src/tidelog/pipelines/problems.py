@@ -2,13 +2,19 @@
 
 A place is the way to it, `("sources", "orders", "topic")`, as a person finds it: names of a mapping, numbers
 of a list. `line_of` gives the line of a way, or of the nearest part of it that the file has.
+
+What reads a file says the place of what it refuses with `at`, part by part; who knows the file's lines puts
+the line before the sentence (`told_with_lines`).
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tidelog.client.faults import BadOption
 
 #: names of a mapping and numbers of a list, from the top of the file
 Where = tuple[str | int, ...]
@@ -39,6 +45,37 @@ class Findings:
 
     def __add__(self, other: "Findings") -> "Findings":
         return Findings(self.problems + other.problems, self.notes + other.notes)
+
+
+class Misplaced(BadOption):
+    """An option that cannot be used, and where a file says it."""
+
+    def __init__(self, sentence: str, where: Where) -> None:
+        super().__init__(sentence)
+        self.where = where
+
+
+@contextmanager
+def at(*where: str | int) -> Iterator[None]:
+    """What is refused within is about this part of the file, or about something in it."""
+    try:
+        yield
+    except BadOption as fault:
+        inner = fault.where if isinstance(fault, Misplaced) else ()
+        raise Misplaced(str(fault), (*where, *inner)) from fault.__cause__
+
+
+@contextmanager
+def told_with_lines(origin: Path | None, lines: Mapping[Where, int]) -> Iterator[None]:
+    """What is refused within names the file, and the line if it has a place there."""
+    try:
+        yield
+    except BadOption as fault:
+        if origin is None:
+            raise
+        line = line_of(fault.where, lines) if isinstance(fault, Misplaced) else None
+        place = origin.name if line is None else f"{origin.name}:{line}"
+        raise BadOption(f"{place}: {fault}") from fault.__cause__
 
 
 def line_of(where: Where, lines: Mapping[Where, int]) -> int | None:

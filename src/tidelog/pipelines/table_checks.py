@@ -142,7 +142,7 @@ class _Analysis:
             known = ", ".join(self._tables) or "none"
             sentence = f"there is no table {named['name']}; before it there are {known}"
         elif fault.condition.startswith(_UNKNOWN_COLUMN) and (named := _NAMED_COLUMN.search(sentence)):
-            near = _SUGGESTED.findall(sentence.partition("following?")[2])
+            near = [one.replace("`", "") for one in _SUGGESTED.findall(sentence.partition("following?")[2])]
             sentence = f"there is no column {named['name'].replace('`', '')}"
             sentence += f"; did you mean {near[0]}?" if near else ""
         self._problems.append(Problem(one.where, f"{one.what}: {sentence}"))

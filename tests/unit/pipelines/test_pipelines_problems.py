@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.client.faults import BadOption
-from tidelog.pipelines.definition import load_definition
+from tidelog.pipelines.definition import load_definition, read_definition
 from tidelog.pipelines.failure_causes import cause_of
+from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.problems import Problem, Where, line_of
 from tidelog.pipelines.spark_analyser import spark_sentence
 
@@ -68,6 +69,56 @@ def test_the_line_of_a_python_file(tmp_path: Path, where: Where, line: int) -> N
     path = tmp_path / "scored.py"
     path.write_text(PYTHON)
     assert line_of(where, load_definition(path).lines) == line
+
+
+READY = """\
+bootstrap: localhost:9092
+trigger: 10 seconds
+kind: join
+options:
+  left: orders
+  right: payments
+  to: paid
+  left-schema: order BIGINT
+  right_schema: order BIGINT
+  on: order
+  within: 1 hour
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "words"),
+    [
+        (YAML, "bootstrap:", "bootstrp:", "big.yaml:1: a pipeline has no bootstrp; did you mean bootstrap?"),
+        (YAML, "decode: json", "decode: jsn", "big.yaml:4: source orders: decode is one of"),
+        (YAML, "    sql:", "    sq:", "big.yaml:7: a step has no sq; did you mean sql?"),
+        (YAML, "topic: out", "from: bgi\n    topic: out", "big.yaml:11: a sink writes bgi, which is not"),
+        (YAML, "    key: c", "    kye: c", "big.yaml:12: a sink has no kye; did you mean key?"),
+        (YAML, "sinks:", "sinks: {", "big.yaml: this is not YAML: "),
+        (YAML, "name: big", "name: orders", "big.yaml:6: step orders: there is already a table orders"),
+        (READY, "10 seconds", "10 secnds", "big.yaml:2: trigger is available_now, continuous or"),
+        (READY, "kind: join", "kind: jion", "big.yaml:3: there is no ready pipeline 'jion'"),
+        (READY, "within: 1 hour", "within: 1 huor", "big.yaml:11: within is of type duration (like '10 sec"),
+        (READY, "left-schema: ", "left-shema: ", "big.yaml:8: join has no option left_shema"),
+        (READY, "  on: order\n", "", "big.yaml:4: join needs the option on: "),
+        (READY, "within:", "with: table\n  type: full\n  within:", "big.yaml:4: join: with a table the type"),
+        (READY, "kind:", "master: sc://here\nkind:", "big.yaml:3: master sc://here is Spark Connect"),
+    ],
+)
+def test_a_mistake_in_a_file_has_its_line(tmp_path: Path, text: str, old: str, new: str, words: str) -> None:
+    path = tmp_path / "big.yaml"
+    path.write_text(text)
+    make_plan(load_definition(path))
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadOption) as caught:
+        make_plan(load_definition(path))
+    assert str(caught.value).startswith(words)
+
+
+def test_a_mistake_without_a_file_has_no_place() -> None:
+    with pytest.raises(BadOption) as caught:
+        make_plan(read_definition({"kind": "mirror", "bootstrap": "x:1", "options": {"topc": "a"}}, stem="x"))
+    assert str(caught.value).startswith("mirror has no option topc")
 
 
 def test_a_comma_between_braces_is_not_passed_over(tmp_path: Path) -> None:
