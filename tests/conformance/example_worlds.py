@@ -23,7 +23,7 @@ from tidelog.cli.connection import Connection
 from tidelog.client.pipeline_places import RUNNING
 from tidelog.pipelines.running import Place, Status
 from tidelog.pipelines.work import Progress
-from tidelog.registry.registry_client import RegistryClient
+from tidelog.schemas.registry_client import RegistryClient
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.cluster import RunningCluster
 from tidelog.testing.ports import ReservedPort
@@ -353,7 +353,7 @@ def with_schemas(folder: Path) -> Iterator[World]:
     """A broker, a registry and a subject in it; `order.avsc` is the schema."""
     with RunningBroker() as broker, RegistryProcess(broker.bootstrap) as registry:
         world = SchemaWorld(folder)
-        world.variables["TIDELOG_REGISTRY"] = registry.url
+        world.variables |= {"TIDELOG_REGISTRY": registry.url, "TIDELOG_BOOTSTRAP": broker.bootstrap}
         yield world
 
 

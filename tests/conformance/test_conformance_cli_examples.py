@@ -68,6 +68,7 @@ SECURED = Way("secured")
 NOWHERE = Way("nowhere")
 UP = Way("nowhere", with_properties, ready=r"Ctrl-C stops")
 FOLLOW = Way("one broker", ready=r"value-\d+")
+WITH_SCHEMA = Way("registry", prepared_by("echo '\"3 apples\"' | tidelog produce orders --schema order.avsc"))
 JAVA = Way("nowhere", ready="ready at", java=True)
 LAB_PAGE = Way("nowhere", ready=r"http://\S+")
 LAB_ENDED = Way("nowhere", stdin="q\n")
@@ -90,8 +91,8 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog topic delete": {"--yes": BROKER, "": Way("one broker", keys="y\n")},
     "tidelog topic describe": {"payments": BROKER, "": Way("one broker", with_log)},
     "tidelog topic list": BROKER,
-    "tidelog produce": Way("one broker", with_more_topics),
-    "tidelog consume": {"--exit-at-end": BROKER, "-n 10": BROKER, "": FOLLOW},
+    "tidelog produce": {"--schema": Way("registry"), "": Way("one broker", with_more_topics)},
+    "tidelog consume": {"--schema": WITH_SCHEMA, "--exit-at-end": BROKER, "-n 10": BROKER, "": FOLLOW},
     "tidelog offsets": BROKER,
     "tidelog group delete": Way("one broker", with_group),
     "tidelog group delete-offsets": {

@@ -26,6 +26,7 @@ LAYERS = {
     "shares": 3,
     "transactions": 3,
     "admin": 4,
+    "schemas": 4,
     "broker": 4,
     "server": 5,
     "registry": 5,

@@ -17,6 +17,8 @@ from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained, from_kafka_error
 from tidelog.cli.positions import PositionKind, RequestedPosition, position_callback
 from tidelog.cli.record_format import Formatter, ShownRecord, compile_format, json_line
+from tidelog.cli.record_schemas import RecordDecoder, record_decoder
+from tidelog.cli.registry_access import registry_option
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -91,6 +93,7 @@ class Printer:
         out: BinaryIO,
         ending: Ending,
         store_offsets: bool,
+        decoder: RecordDecoder | None = None,
     ) -> None:
         self.consumer = consumer
         self.formatter = formatter
@@ -98,6 +101,7 @@ class Printer:
         self.ending = ending
         self.printed_count = 0
         self.store_offsets = store_offsets
+        self._decoder = decoder
         self._ended: set[tuple[str | None, int | None]] = set()
 
     def run(self) -> None:
@@ -121,9 +125,15 @@ class Printer:
         error = message.error()
         place = (message.topic(), message.partition())
         if error is None:
-            self.out.write(self.formatter(shown_record(message)))
-            self.printed_count += 1
             self._ended.discard(place)
+            record = shown_record(message)
+            if self._decoder is not None:
+                record = self._decoder.decoded(record)
+                if self.formatter is not json_line and any(one.fault for one in record.decoded.values()):
+                    # Only a line of JSON has a place for bytes; the fault was told.
+                    return False
+            self.out.write(self.formatter(record))
+            self.printed_count += 1
             return True
         if error.code() == KafkaError._PARTITION_EOF:
             self._ended.add(place)
@@ -185,6 +195,11 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 )
 @click.option("-g", "--group", metavar="GROUP", help="Read as a member of this consumer group and commit.")
 @click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL for null keys and values.")
+@click.option(
+    "--schema", "values_by_schema", is_flag=True, help="Decode values with the schema that their id names."
+)
+@click.option("--key-schema", "keys_by_schema", is_flag=True, help="The same for keys.")
+@registry_option("The schema registry, for --schema and --key-schema.")
 @connection_options()
 def consume(
     connection: Connection,
@@ -197,6 +212,9 @@ def consume(
     follow: bool,
     group: str | None,
     show_null: bool,
+    values_by_schema: bool,
+    keys_by_schema: bool,
+    registry_url: str,
 ) -> None:
     """Print the records of TOPIC.
 
@@ -207,6 +225,7 @@ def consume(
       tidelog consume orders -f '%p:%o %k=%s\\n' -n 10
       tidelog consume orders --from 2026-01-31T12:00:00Z --json
       tidelog consume orders --group billing
+      tidelog consume orders --schema --exit-at-end
 
     \b
     Formats:
@@ -218,19 +237,15 @@ def consume(
     except ValueError as fault:
         raise click.BadParameter(str(fault), param_hint="'--format'") from fault
     _check_group_options(group, position, wanted)
-    at_latest = position is not None and position.kind is PositionKind.END
-    consumer = connection.consumer(
-        {
-            "group.id": group or "tidelog-consume",
-            "enable.auto.commit": group is not None,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "latest" if at_latest else "earliest",
-            "fetch.wait.max.ms": 100,
-        }
+    decoder = record_decoder(
+        registry_url, connection.timeout_seconds, keys=keys_by_schema, values=values_by_schema
     )
+    at_latest = position is not None and position.kind is PositionKind.END
+    consumer = _consumer(connection, group, at_latest)
     signal.signal(signal.SIGTERM, _interrupt)
-    printer = Printer(consumer, formatter, sys.stdout.buffer, Ending(count, not follow), group is not None)
+    printer = Printer(
+        consumer, formatter, sys.stdout.buffer, Ending(count, not follow), group is not None, decoder
+    )
     try:
         known = connection.metadata(consumer).topics.get(topic)
         numbers = _partition_numbers(topic, known, wanted)
@@ -248,6 +263,21 @@ def consume(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         consumer.close()
+    if decoder is not None and decoder.faults_count:
+        raise click.exceptions.Exit(1)
+
+
+def _consumer(connection: Connection, group: str | None, at_latest: bool) -> "Consumer":
+    return connection.consumer(
+        {
+            "group.id": group or "tidelog-consume",
+            "enable.auto.commit": group is not None,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "latest" if at_latest else "earliest",
+            "fetch.wait.max.ms": 100,
+        }
+    )
 
 
 def _check_group_options(

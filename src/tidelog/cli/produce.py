@@ -4,14 +4,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained, from_kafka_error
 from tidelog.cli.record_format import unescape
-from tidelog.cli.record_input import LineReader, NewRecord, json_record, split_records
+from tidelog.cli.record_input import Encoders, LineReader, NewRecord, json_record, split_records
+from tidelog.cli.record_schemas import record_encoders
+from tidelog.cli.registry_access import registry_option
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -152,20 +154,30 @@ def require_topic(connection: Connection, producer: "Producer", topic: str) -> i
     raise CommandError(f"there is no topic {topic!r}", f"tidelog topic create {topic}")
 
 
+class LineForm(NamedTuple):
+    """What lines are: JSON objects, or values as they are; and which fields a schema encodes."""
+
+    as_json: bool
+    encoders: Encoders
+
+
 def records_of(
-    stream: IO[bytes], name: str, delimiter: bytes, lines: LineReader, as_json: bool
+    stream: IO[bytes], name: str, delimiter: bytes, lines: LineReader, form: LineForm
 ) -> Iterator[NewRecord]:
-    """The records of one input; a bad JSON line is named by its number."""
+    """The records of one input; a line that is no record is named by its number."""
     for number, line in enumerate(split_records(stream, delimiter), start=1):
-        if not as_json:
-            yield lines.record(line)
-        elif line.strip():
-            try:
-                yield json_record(line, lines.headers)
-            except ValueError as fault:
-                raise CommandError(
-                    f"{name}, line {number}: {fault}", "correct the line; those before it were sent"
-                ) from fault
+        try:
+            if not form.as_json:
+                record = lines.encoded(line, form.encoders)
+            elif line.strip():
+                record = json_record(line, lines.headers, form.encoders)
+            else:
+                continue
+        except ValueError as fault:
+            raise CommandError(
+                f"{name}, line {number}: {fault}", "correct the line; those before it were sent"
+            ) from fault
+        yield record
 
 
 @click.command()
@@ -208,6 +220,18 @@ def records_of(
 @click.option(
     "--json", "as_json", is_flag=True, help="Each line is a JSON object with key, value, headers, …"
 )
+@click.option(
+    "--schema",
+    "value_schema",
+    metavar="WHICH",
+    help="Encode values, which are JSON then, with a schema: latest or a version of <topic>-value, id:7, or a"
+    " file (.avsc, .json, .proto), which is registered.",
+)
+@click.option("--key-schema", metavar="WHICH", help="The same for keys, with <topic>-key.")
+@click.option(
+    "--message", metavar="NAME", help="The message that values of a Protobuf schema are (default: the first)."
+)
+@registry_option("The schema registry, for --schema and --key-schema.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @connection_options()
 def produce(
@@ -224,6 +248,10 @@ def produce(
     partitioner: str,
     empty_is_null: bool,
     as_json: bool,
+    value_schema: str | None,
+    key_schema: str | None,
+    message: str | None,
+    registry_url: str,
     quiet: bool,
 ) -> None:
     """Send each line of FILES (or of standard input) to TOPIC as one record.
@@ -236,19 +264,12 @@ def produce(
       echo 'ann:' | tidelog produce customers -K : -Z          # a tombstone
       echo '{"key":"ann","value":{"n":3}}' | tidelog produce orders --json
       tidelog consume orders --json -e | tidelog produce copy --json
+      echo '"3 apples"' | tidelog produce orders --schema order.avsc
     """
-    try:
-        end = unescape(delimiter)
-        key_end = unescape(key_delimiter) if key_delimiter is not None else None
-    except ValueError as fault:
-        raise click.UsageError(str(fault)) from fault
-    if not end or key_end == b"":
-        raise click.UsageError("A delimiter cannot be empty.")
-    lines = LineReader(
-        key_end,
-        key.encode() if key is not None else None,
-        [parse_header(text) for text in headers],
-        empty_is_null,
+    end, lines = _line_reader(delimiter, key_delimiter, key, headers, empty_is_null)
+    schemas = {"key": key_schema, "value": value_schema}
+    form = LineForm(
+        as_json, record_encoders(registry_url, connection.timeout_seconds, topic, schemas, message)
     )
     producer = connection.producer(
         {
@@ -269,7 +290,7 @@ def produce(
     interrupted = False
     try:
         for path in files or (Path("-"),):
-            _send_input(delivery, path, end, lines, as_json, partition)
+            _send_input(delivery, path, end, lines, form, partition)
     except KeyboardInterrupt:
         interrupted = True
     delivery.finish(connection.timeout_seconds)
@@ -279,13 +300,32 @@ def produce(
         raise click.exceptions.Exit(130)
 
 
+def _line_reader(
+    delimiter: str, key_delimiter: str | None, key: str | None, headers: tuple[str, ...], empty_is_null: bool
+) -> tuple[bytes, LineReader]:
+    """What ends a line, and what makes a record of it."""
+    try:
+        end = unescape(delimiter)
+        key_end = unescape(key_delimiter) if key_delimiter is not None else None
+    except ValueError as fault:
+        raise click.UsageError(str(fault)) from fault
+    if not end or key_end == b"":
+        raise click.UsageError("A delimiter cannot be empty.")
+    return end, LineReader(
+        key_end,
+        key.encode() if key is not None else None,
+        [parse_header(text) for text in headers],
+        empty_is_null,
+    )
+
+
 def _send_input(
-    delivery: Delivery, path: Path, delimiter: bytes, lines: LineReader, as_json: bool, partition: int | None
+    delivery: Delivery, path: Path, delimiter: bytes, lines: LineReader, form: LineForm, partition: int | None
 ) -> None:
     if str(path) == "-":
         if sys.stdin.isatty():
             click.echo("Type one record per line; Ctrl-D ends.", err=True)
-        for record in records_of(sys.stdin.buffer, "standard input", delimiter, lines, as_json):
+        for record in records_of(sys.stdin.buffer, "standard input", delimiter, lines, form):
             delivery.send(record, partition)
         return
     try:
@@ -293,5 +333,5 @@ def _send_input(
     except OSError as failure:
         raise CommandError(f"cannot read {path}: {failure.strerror}", "check the path") from failure
     with stream:
-        for record in records_of(stream, str(path), delimiter, lines, as_json):
+        for record in records_of(stream, str(path), delimiter, lines, form):
             delivery.send(record, partition)

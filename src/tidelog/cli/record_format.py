@@ -5,14 +5,16 @@
     %%  a percent sign          \\n \\r \\t \\0 \\\\ \\xNN  the usual characters
 
 A record is a `ShownRecord`, so that this module knows no client library. JSON keeps bytes that are not
-UTF-8 under `key_base64`, `value_base64`; `tidelog produce --json` reads the same lines back.
+UTF-8 under `key_base64`, `value_base64`; `tidelog produce --json` reads the same lines back. What a schema
+decoded is JSON in both, with `value_schema_id` beside it; what it could not is bytes, with `value_fault`.
 """
 
 import base64
 import json
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tidelog.cli.output import utc_text
@@ -29,6 +31,16 @@ class ShownRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+    #: `key` and `value` as their schemas read them, where that was asked for
+    decoded: Mapping[str, "DecodedField"] = MappingProxyType({})
+
+
+class DecodedField(NamedTuple):
+    """A key or a value as JSON, or why it could not be decoded."""
+
+    schema_id: int | None
+    value: Any
+    fault: str = ""
 
 
 Formatter = Callable[[ShownRecord], bytes]
@@ -48,12 +60,19 @@ def _headers(record: ShownRecord, null: bytes) -> bytes:
     )
 
 
+def _text(record: ShownRecord, name: str, data: bytes | None, null: bytes) -> bytes:
+    found = record.decoded.get(name)
+    if found is not None:
+        return json.dumps(found.value, ensure_ascii=False, separators=(",", ":")).encode()
+    return null if data is None else data
+
+
 _FIELDS: dict[str, _Piece] = {
     "t": lambda record, null: record.topic.encode(),
     "p": lambda record, null: b"%d" % record.partition,
     "o": lambda record, null: b"%d" % record.offset,
-    "k": lambda record, null: null if record.key is None else record.key,
-    "s": lambda record, null: null if record.value is None else record.value,
+    "k": lambda record, null: _text(record, "key", record.key, null),
+    "s": lambda record, null: _text(record, "value", record.value, null),
     "h": _headers,
     "T": lambda record, null: b"%d" % record.timestamp_ms,
     "K": lambda record, null: b"%d" % _size(record.key),
@@ -118,11 +137,20 @@ def json_line(record: ShownRecord) -> bytes:
         "timestamp_ms": record.timestamp_ms if record.timestamp_ms >= 0 else None,
         "timestamp": utc_text(record.timestamp_ms),
         "timestamp_type": record.timestamp_type,
-        **json_bytes("key", record.key),
-        **json_bytes("value", record.value),
+        **_json_field(record, "key", record.key),
+        **_json_field(record, "value", record.value),
         "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
     }
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _json_field(record: ShownRecord, name: str, data: bytes | None) -> dict[str, Any]:
+    found = record.decoded.get(name)
+    if found is None or data is None:
+        return dict(json_bytes(name, data))
+    if found.fault:
+        return {f"{name}_base64": base64.b64encode(data).decode(), f"{name}_fault": found.fault}
+    return {name: found.value, f"{name}_schema_id": found.schema_id}
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:

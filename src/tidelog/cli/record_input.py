@@ -3,19 +3,26 @@
 A JSON line has `value` and, if wanted, `key`, `headers`, `partition`, `timestamp_ms`. A value or key that is
 not a string is sent as compact JSON, null is a null; `value_base64` and `key_base64` carry bytes. Headers are
 an object, or a list of {"name", "value"}. The lines `tidelog consume --json` prints are valid input.
+
+With a schema for keys or values their JSON is encoded with it: that of a JSON line, or the line itself; only
+what is given in base64 is sent as it is.
 """
 
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import IO, Any
 
 READ_SIZE_BYTES = 1 << 16
 RECORD_SIZE_MAX_BYTES = 256 << 20
 
 Headers = list[tuple[str, bytes | None]]
+#: by `key` and `value`: what encodes JSON values of that field; raises ValueError for those that do not fit
+Encoders = Mapping[str, Callable[[Any], bytes]]
+NO_ENCODERS: Encoders = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,36 @@ class LineReader:
             list(self.headers),
         )
 
+    def encoded(self, line: bytes, encoders: Encoders) -> NewRecord:
+        """The same for a line whose key or value is JSON that a schema encodes; raises ValueError."""
+        record = self.record(line)
+        if not encoders:
+            return record
+        key, value = (
+            _encoded_line("key", record.key, encoders),
+            _encoded_line("value", record.value, encoders),
+        )
+        return replace(record, key=key, value=value)
+
+
+def _encoded_line(name: str, data: bytes | None, encoders: Encoders) -> bytes | None:
+    encode = encoders.get(name)
+    return data if encode is None or data is None else _encoded(name, encode, _parsed(name, data))
+
+
+def _parsed(name: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as fault:
+        raise ValueError(f"{name}: not JSON: {fault}") from fault
+
+
+def _encoded(name: str, encode: Callable[[Any], bytes], value: Any) -> bytes:
+    try:
+        return encode(value)
+    except ValueError as fault:
+        raise ValueError(f"{name}: {fault}") from fault
+
 
 def split_records(stream: IO[bytes], delimiter: bytes) -> Iterator[bytes]:
     """Cut a byte stream at each delimiter; a last piece without one counts, an empty one does not."""
@@ -68,7 +105,11 @@ def split_records(stream: IO[bytes], delimiter: bytes) -> Iterator[bytes]:
         yield pending
 
 
-def json_record(line: bytes, extra_headers: Sequence[tuple[str, bytes | None]] = ()) -> NewRecord:
+def json_record(
+    line: bytes,
+    extra_headers: Sequence[tuple[str, bytes | None]] = (),
+    encoders: Encoders = NO_ENCODERS,
+) -> NewRecord:
     """Read one JSON line, or raise ValueError saying what is wrong with it."""
     try:
         fields = json.loads(line)
@@ -83,10 +124,11 @@ def json_record(line: bytes, extra_headers: Sequence[tuple[str, bytes | None]] =
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
             raise ValueError(f'"{name}" is {number!r}, not a non-negative whole number')
     headers = _headers(fields.get("headers")) + list(extra_headers)
-    return NewRecord(_bytes(fields, "key"), _bytes(fields, "value"), headers, partition, timestamp_ms)
+    key, value = (_bytes(fields, name, encoders.get(name)) for name in ("key", "value"))
+    return NewRecord(key, value, headers, partition, timestamp_ms)
 
 
-def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
+def _bytes(fields: dict[str, Any], name: str, encode: Callable[[Any], bytes] | None = None) -> bytes | None:
     encoded = fields.get(name + "_base64")
     if encoded is not None:
         try:
@@ -94,6 +136,8 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
         except (binascii.Error, TypeError, ValueError) as fault:
             raise ValueError(f'"{name}_base64" is not base64: {fault}') from fault
     value = fields.get(name)
+    if encode is not None and value is not None:
+        return _encoded(name, encode, value)
     if value is None or isinstance(value, str):
         return value.encode() if value is not None else None
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -5,7 +5,6 @@ password for it, as name:password, from TIDELOG_REGISTRY_USER_INFO.
 """
 
 import json
-import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,16 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tidelog.cli.errors import CommandError
 from tidelog.cli.output import json_option, print_fields, print_json, print_table
+from tidelog.cli.registry_access import SCHEMA_TYPES, open_registry, registry_faults, registry_option
 from tidelog.cli.topic import confirm
 
 if TYPE_CHECKING:
-    from tidelog.registry.registry_client import RegistryClient
+    from tidelog.schemas.registry_client import RegistryClient
 
-DEFAULT_REGISTRY = "http://localhost:8081"
-#: by the end of a file's name
-TYPES = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _REFERENCE_PARTS = 3
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,22 +29,9 @@ def registry_options(command: Command) -> Any:
 
     @wraps(command)
     def with_registry(*arguments: Any, registry_url: str, timeout_seconds: float, **options: Any) -> Any:
-        from tidelog.registry.faults import RegistryFault
-        from tidelog.registry.registry_client import RegistryClient, RegistryUnreachable
-
-        try:
-            user_info = os.environ.get("TIDELOG_REGISTRY_USER_INFO", "")
-            registry = RegistryClient(registry_url, user_info, timeout_seconds)
+        registry = open_registry(registry_url, timeout_seconds)
+        with registry_faults():
             return command(*arguments, registry=registry, **options)
-        except ValueError as fault:
-            raise CommandError(str(fault), "give it with --registry or TIDELOG_REGISTRY") from fault
-        except RegistryUnreachable as fault:
-            raise CommandError(
-                f"no answer from the registry: {fault}",
-                "start one with 'tidelog registry', or point --registry at one",
-            ) from fault
-        except RegistryFault as fault:
-            raise CommandError(f"{fault.message} ({fault.code})", _hint(fault.code)) from fault
 
     with_timeout = click.option(
         "--timeout",
@@ -59,26 +42,7 @@ def registry_options(command: Command) -> Any:
         metavar="SECONDS",
         help="How long to wait for the registry.",
     )(with_registry)
-    return click.option(
-        "--registry",
-        "registry_url",
-        envvar="TIDELOG_REGISTRY",
-        default=DEFAULT_REGISTRY,
-        show_default=True,
-        show_envvar=True,
-        metavar="URL",
-        help="The schema registry.",
-    )(with_timeout)
-
-
-def _hint(code: int) -> str:
-    if code in (401, 403):
-        return "name:password of a user with rights, in TIDELOG_REGISTRY_USER_INFO"
-    if code // 100 == 404:
-        return "'tidelog schema list' shows the subjects"
-    if code in (409, 40901):
-        return "'tidelog schema check' says the same without registering; or change the subject's level"
-    return "docs/registry.md lists what is refused"
+    return registry_option("The schema registry.")(with_timeout)
 
 
 def schema_options(command: Command) -> Any:
@@ -88,7 +52,7 @@ def schema_options(command: Command) -> Any:
     def with_body(
         *arguments: Any, file: Path, schema_type: str | None, references: tuple[str, ...], **options: Any
     ) -> Any:
-        kind = schema_type.upper() if schema_type else TYPES.get(file.suffix, "AVRO")
+        kind = schema_type.upper() if schema_type else SCHEMA_TYPES.get(file.suffix, "AVRO")
         body: dict[str, Any] = {"schema": file.read_text(encoding="utf-8"), "schemaType": kind}
         if references:
             body["references"] = [_reference(text) for text in references]
@@ -170,7 +134,7 @@ def describe(registry: "RegistryClient", subject: str, version: str, as_json: bo
       tidelog schema describe orders-value
       tidelog schema describe orders-value --version 1
     """
-    from tidelog.registry.registry_client import subject_path
+    from tidelog.schemas.registry_client import subject_path
 
     path = f"/subjects/{subject_path(subject)}"
     found = registry.ask("GET", f"{path}/versions/{subject_path(version)}")
@@ -220,7 +184,7 @@ def register(
       tidelog schema register orders-value order.avsc
       tidelog schema register orders-value order.avsc --reference x.User=users-value:1
     """
-    from tidelog.registry.registry_client import subject_path
+    from tidelog.schemas.registry_client import subject_path
 
     path = f"/subjects/{subject_path(subject)}/versions?normalize={'true' if normalize else 'false'}"
     answer = registry.ask("POST", path, body)
@@ -249,7 +213,7 @@ def check(
       tidelog schema check orders-value order.avsc
       tidelog schema check orders-value order.avsc --version 1
     """
-    from tidelog.registry.registry_client import subject_path
+    from tidelog.schemas.registry_client import subject_path
 
     path = f"/compatibility/subjects/{subject_path(subject)}/versions"
     path += f"/{subject_path(version)}" if version else ""
@@ -282,7 +246,7 @@ def delete(registry: "RegistryClient", subject: str, version: str | None, perman
       tidelog schema delete orders-value --version 1 --permanent --yes
     """
     from tidelog.registry.faults import RegistryFault
-    from tidelog.registry.registry_client import subject_path
+    from tidelog.schemas.registry_client import subject_path
 
     what = subject if version is None else f"version {version} of {subject}"
     if permanent:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.console import message_pack
-from tidelog.console.schema_registry import FRAMING_BYTES, SchemaRegistry
+from tidelog.console.schema_registry import SchemaRegistry
+from tidelog.schemas.framing import FRAMING_BYTES
 
 FORMATS = ("auto", "text", "json", "schema", "msgpack", "hex")
 STRUCTURE_BYTES_MAX = 1 << 20

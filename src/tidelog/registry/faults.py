@@ -1,18 +1,10 @@
 """What the registry refuses, with Confluent's error codes: the HTTP status is the code's first three
-digits."""
+digits.
 
+The class of such an answer is that which clients of a registry raise.
+"""
 
-class RegistryFault(Exception):
-    """An answer that is an error; never a defect of the registry."""
-
-    def __init__(self, code: int, message: str) -> None:
-        self.code = code
-        self.message = message
-        super().__init__(message)
-
-    @property
-    def status(self) -> int:
-        return self.code if self.code < 1000 else self.code // 100
+from tidelog.schemas.registry_client import RegistryFault as RegistryFault
 
 
 class Incompatible(RegistryFault):

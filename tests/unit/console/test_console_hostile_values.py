@@ -20,10 +20,10 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tidelog.console import message_pack
-from tidelog.console.avro_reader import AvroSchema
 from tidelog.console.decoding import STRUCTURE_BYTES_MAX
-from tidelog.console.protobuf_reader import read_message
-from tidelog.console.protobuf_schema import parse
+from tidelog.schemas.avro_reader import AvroSchema
+from tidelog.schemas.protobuf_reader import read_message
+from tidelog.schemas.protobuf_schema import parse
 
 PEAK_BYTES_MAX = 8 << 20
 RECORD_BYTES = STRUCTURE_BYTES_MAX

@@ -16,8 +16,8 @@ VALUES_MAX = 50_000
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
 _EPOCH = datetime.datetime(1970, 1, 1)
-_TIMES = {"timestamp-millis": 1_000, "timestamp-micros": 1, "local-timestamp-millis": 1_000}
-_TIMES["local-timestamp-micros"] = 1
+TIMES = {"timestamp-millis": 1_000, "timestamp-micros": 1, "local-timestamp-millis": 1_000}
+TIMES["local-timestamp-micros"] = 1
 
 
 class AvroSchema:
@@ -27,7 +27,7 @@ class AvroSchema:
         self._named: dict[str, tuple[Any, str]] = {}
         for reference in references:
             self._learn(reference, "", 0)
-        self._schema = schema
+        self.schema = schema
         self._learn(schema, "", 0)
 
     def _learn(self, schema: Any, space: str, depth: int) -> None:
@@ -42,7 +42,7 @@ class AvroSchema:
             return
         kind = schema.get("type")
         if kind in ("record", "error", "enum", "fixed"):
-            name, space = _full_name(schema, space)
+            name, space = full_name(schema, space)
             self._named[name] = (schema, space)
             for field in schema.get("fields", ()):
                 self._learn(field["type"], space, depth + 1)
@@ -53,11 +53,19 @@ class AvroSchema:
         else:
             self._learn(kind, space, depth + 1)
 
+    def named(self, name: str, space: str) -> tuple[Any, str]:
+        """The type that a name means inside a namespace, and the namespace that it was found in."""
+        full = name if "." in name or not space else f"{space}.{name}"
+        found = self._named.get(full) or self._named.get(name)
+        if found is None:
+            raise ValueError(f"the schema names {name[:80]!r} and does not define it")
+        return found
+
     def read(self, data: bytes) -> Any:
         """The one value that `data` holds; ValueError where it does not fit the schema."""
-        reader = _Reader(data, self._named)
+        reader = _Reader(data, self.named)
         try:
-            value = reader.value(self._schema, "", 0)
+            value = reader.value(self.schema, "", 0)
         except (
             KeyError,
             TypeError,
@@ -72,7 +80,8 @@ class AvroSchema:
         return value
 
 
-def _full_name(schema: dict[str, Any], space: str) -> tuple[str, str]:
+def full_name(schema: dict[str, Any], space: str) -> tuple[str, str]:
+    """The full name of a named type, and the namespace of what it defines."""
     name = str(schema["name"])
     if "." in name:
         return name, name.rpartition(".")[0]
@@ -81,11 +90,11 @@ def _full_name(schema: dict[str, Any], space: str) -> tuple[str, str]:
 
 
 class _Reader:
-    def __init__(self, data: bytes, named: dict[str, tuple[Any, str]]) -> None:
+    def __init__(self, data: bytes, named: Callable[[str, str], tuple[Any, str]]) -> None:
         self.data = data
         self.position = 0
         self.values = 0
-        self._named = named
+        self.named = named
         self._simple: dict[str, Callable[[], Any]] = {
             "null": lambda: None,
             "boolean": lambda: self.take(1)[0] != 0,
@@ -132,18 +141,11 @@ class _Reader:
             return self.value(found, inner, depth + 1)
         return self.complex(schema, space, depth)
 
-    def named(self, name: str, space: str) -> tuple[Any, str]:
-        full = name if "." in name or not space else f"{space}.{name}"
-        found = self._named.get(full) or self._named.get(name)
-        if found is None:
-            raise ValueError(f"the schema names {name[:80]!r} and does not define it")
-        return found
-
     def complex(self, schema: dict[str, Any], space: str, depth: int) -> Any:
         kind = schema["type"]
         match kind:
             case "record" | "error":
-                _, inner = _full_name(schema, space)
+                _, inner = full_name(schema, space)
                 return {
                     field["name"]: self.value(field["type"], inner, depth + 1) for field in schema["fields"]
                 }
@@ -196,7 +198,7 @@ def logical(schema: dict[str, Any], value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if kind == "date":
             return (_EPOCH + datetime.timedelta(days=value)).date().isoformat()
-        if kind in _TIMES:
-            moment = _EPOCH + datetime.timedelta(microseconds=value * _TIMES[kind])
+        if kind in TIMES:
+            moment = _EPOCH + datetime.timedelta(microseconds=value * TIMES[kind])
             return moment.isoformat() + ("" if kind.startswith("local") else "Z")
     return _plain(value)

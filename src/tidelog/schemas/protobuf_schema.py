@@ -1,13 +1,15 @@
-"""Protobuf schemas as a registry keeps them: .proto text, read as far as decoding needs it.
+"""Protobuf schemas as a registry keeps them: .proto text, read as far as decoding and encoding need it.
 
 Messages with their fields, oneofs and maps, nested messages and enums; options, services, extensions and
-reserved ranges are passed over. Imports are other texts that the registry refers to. The grammar is at
+reserved ranges are passed over. Imports are other texts that the registry refers to; Google's well-known
+types, which serializers do not register, are known (`KNOWN_TYPES`). The grammar is at
 https://protobuf.dev/reference/protobuf/proto3-spec/ and proto2-spec/.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 TEXT_CHARACTERS_MAX = 1 << 20
 DEPTH_MAX = 32
@@ -16,6 +18,37 @@ _TOKEN = re.compile(
     r"""|-?\d[\w.]*|.)""",
     re.DOTALL,
 )
+#: https://protobuf.dev/reference/protobuf/google.protobuf/
+KNOWN_TYPES = """
+package google.protobuf;
+message Timestamp { int64 seconds = 1; int32 nanos = 2; }
+message Duration { int64 seconds = 1; int32 nanos = 2; }
+message Any { string type_url = 1; bytes value = 2; }
+message Empty {}
+message FieldMask { repeated string paths = 1; }
+message DoubleValue { double value = 1; }
+message FloatValue { float value = 1; }
+message Int64Value { int64 value = 1; }
+message UInt64Value { uint64 value = 1; }
+message Int32Value { int32 value = 1; }
+message UInt32Value { uint32 value = 1; }
+message BoolValue { bool value = 1; }
+message StringValue { string value = 1; }
+message BytesValue { bytes value = 1; }
+enum NullValue { NULL_VALUE = 0; }
+message Struct { map<string, Value> fields = 1; }
+message ListValue { repeated Value values = 1; }
+message Value {
+  oneof kind {
+    NullValue null_value = 1;
+    double number_value = 2;
+    string string_value = 3;
+    bool bool_value = 4;
+    Struct struct_value = 5;
+    ListValue list_value = 6;
+  }
+}
+"""
 _LABELS = ("optional", "required", "repeated")
 _PASSED_OVER = ("option", "reserved", "extensions", "import", "syntax", "edition")
 
@@ -29,6 +62,9 @@ class ProtoField:
     type: str
     repeated: bool = False
     map_value: str = ""
+    #: of a oneof: its name; only one of its fields is set
+    oneof: str = ""
+    required: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +97,19 @@ class ProtoFile:
             raise ValueError("no message is named")
         return found
 
+    def path_of(self, name: str) -> list[int]:
+        """The path of a message by its full name, or without its package; ValueError where it has none."""
+        waiting = [(message, [index]) for index, message in enumerate(self.messages)]
+        names: list[str] = []
+        while waiting:
+            message, path = waiting.pop()
+            short = message.name.removeprefix(f"{self.package}.") if self.package else message.name
+            if name in (message.name, short):
+                return path
+            names.append(message.name)
+            waiting += [(inner, [*path, index]) for index, inner in enumerate(message.nested)]
+        raise ValueError(f"the schema has no message {name[:80]!r}; it has {', '.join(sorted(names))[:300]}")
+
     def resolve(self, name: str, scope: str) -> ProtoMessage | dict[int, str] | None:
         """What a type name means inside a scope: a message, an enum, or nothing that is known."""
         if name.startswith("."):
@@ -83,7 +132,15 @@ def parse(text: str, references: Iterable[str] = ()) -> ProtoFile:
         other = _Parser(reference).file()
         found.all_messages = {**other.all_messages, **found.all_messages}
         found.all_enums = {**other.all_enums, **found.all_enums}
+    known = _known_types()
+    found.all_messages = {**known.all_messages, **found.all_messages}
+    found.all_enums = {**known.all_enums, **found.all_enums}
     return found
+
+
+@cache
+def _known_types() -> ProtoFile:
+    return _Parser(KNOWN_TYPES).file()
 
 
 class _Parser:
@@ -154,26 +211,28 @@ class _Parser:
         elif word == "enum":
             self._enum(message.name)
         elif word == "oneof":
-            self._next()
+            name = self._next()
             for inner in self._inside():
                 if inner in _PASSED_OVER:
                     self._skip_statement()
                 else:
-                    self._field(message, inner, repeated=False)
+                    self._field(message, inner, oneof=name)
         elif word == "extend" or (word in _PASSED_OVER and self._tokens[self._at] != "="):
             self._skip_statement()
         elif word == "map" and self._tokens[self._at] == "<":
             self._map(message)
         elif word in _LABELS:
-            self._field(message, self._next(), repeated=word == "repeated")
+            self._field(message, self._next(), label=word)
         else:
-            self._field(message, word, repeated=False)
+            self._field(message, word)
 
-    def _field(self, message: ProtoMessage, kind: str, *, repeated: bool) -> None:
+    def _field(self, message: ProtoMessage, kind: str, *, label: str = "", oneof: str = "") -> None:
         name = self._next()
         self._expect("=")
         number = self._number()
-        message.fields[number] = ProtoField(name, number, kind, repeated)
+        message.fields[number] = ProtoField(
+            name, number, kind, label == "repeated", oneof=oneof, required=label == "required"
+        )
         self._skip_statement()
 
     def _map(self, message: ProtoMessage) -> None:

@@ -14,9 +14,20 @@ import ssl
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tidelog.registry.faults import FORWARDING_FAILED, RegistryFault
-
 ANSWER_BYTES_MAX = 32 << 20
+
+
+class RegistryFault(Exception):
+    """An answer that is an error, with Confluent's code; the HTTP status is its first three digits."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(message)
+
+    @property
+    def status(self) -> int:
+        return self.code if self.code < 1000 else self.code // 100
 
 
 class RegistryUnreachable(Exception):
@@ -26,7 +37,13 @@ class RegistryUnreachable(Exception):
 class RegistryClient:
     """One registry; a connection for each request."""
 
-    def __init__(self, url: str, user_info: str = "", timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        user_info: str = "",
+        timeout_seconds: float = 10.0,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("a registry has an address like http://localhost:8081")
@@ -38,6 +55,7 @@ class RegistryClient:
         if secret:
             self._headers["authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}"
         self._timeout_seconds = timeout_seconds
+        self._answer_bytes_max = answer_bytes_max
 
     def __repr__(self) -> str:
         return f"<RegistryClient {self._place}>"
@@ -49,8 +67,8 @@ class RegistryClient:
             data = None if body is None else json.dumps(body).encode()
             connection.request(method, self._prefix + path, data, self._headers)
             answer = connection.getresponse()
-            found = answer.read(ANSWER_BYTES_MAX + 1)
-            whole = not answer.length and len(found) <= ANSWER_BYTES_MAX
+            found = answer.read(self._answer_bytes_max + 1)
+            whole = not answer.length and len(found) <= self._answer_bytes_max
         except (OSError, http.client.HTTPException) as fault:
             raise RegistryUnreachable(f"{self._place}: {fault}") from fault
         finally:
@@ -58,13 +76,18 @@ class RegistryClient:
         try:
             value = json.loads(found) if whole else None
         except (ValueError, RecursionError) as fault:
+            if answer.status >= 300:
+                raise RegistryFault(answer.status, f"HTTP {answer.status}") from fault
             raise RegistryUnreachable(f"{self._place} does not answer as a registry does") from fault
         if not whole:
             raise RegistryUnreachable(f"the answer of {self._place} broke off, or is too large")
         if answer.status >= 300:
             told = value if isinstance(value, dict) else {}
-            code = int(told.get("error_code") or FORWARDING_FAILED)
-            raise RegistryFault(code, str(told.get("message") or f"HTTP {answer.status}"))
+            code = told.get("error_code")
+            raise RegistryFault(
+                code if isinstance(code, int) else answer.status,
+                str(told.get("message") or f"HTTP {answer.status}")[:2_000],
+            )
         return value
 
     def _connection(self) -> http.client.HTTPConnection:

@@ -1,18 +1,24 @@
 """Protobuf's wire format read with a parsed schema (https://protobuf.dev/programming-guides/encoding/).
 
 Limits as in `avro_reader`. Fields that the schema does not know appear under their number, as bytes in hex or
-numbers; an enum value without a name stays a number. Values come out fit for JSON.
+numbers; an enum value without a name stays a number. Values come out fit for JSON; a
+google.protobuf.Timestamp is a time in ISO form.
 """
 
+import datetime
 import struct
 from typing import Any
 
-from tidelog.console.protobuf_schema import ProtoField, ProtoFile, ProtoMessage
+from tidelog.schemas.protobuf_schema import ProtoField, ProtoFile, ProtoMessage
 
 DEPTH_MAX = 32
 VALUES_MAX = 50_000
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIXED = {
+TIMESTAMP = "google.protobuf.Timestamp"
+#: the years 1 to 9999
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+_EPOCH = datetime.datetime(1970, 1, 1)
+FIXED = {
     "double": "<d",
     "fixed64": "<Q",
     "sfixed64": "<q",
@@ -129,13 +135,13 @@ class _Decoder:
             found[field.name] = self._value(raw, field.type, scope, depth)
 
     def _packable(self, kind: str, scope: str) -> bool:
-        return kind in _VARINTS or kind in _FIXED or isinstance(self._schema.resolve(kind, scope), dict)
+        return kind in _VARINTS or kind in FIXED or isinstance(self._schema.resolve(kind, scope), dict)
 
     def _packed(self, data: bytes, kind: str, scope: str) -> list[Any]:
         reader = _Reader(data, 0, len(data))
         wire_type = _VARINT
-        if kind in _FIXED:
-            wire_type = _FIXED64 if struct.calcsize(_FIXED[kind]) == 8 else _FIXED32
+        if kind in FIXED:
+            wire_type = _FIXED64 if struct.calcsize(FIXED[kind]) == 8 else _FIXED32
         values = []
         while reader.position < reader.end:
             self._values += 1
@@ -145,8 +151,8 @@ class _Decoder:
         return values
 
     def _value(self, raw: int | bytes, kind: str, scope: str, depth: int) -> Any:
-        if kind in _FIXED:
-            return struct.unpack(_FIXED[kind], _as_bytes(raw))[0]
+        if kind in FIXED:
+            return struct.unpack(FIXED[kind], _as_bytes(raw))[0]
         if kind == "string":
             return _as_bytes(raw).decode("utf-8")
         if kind == "bytes":
@@ -155,11 +161,22 @@ class _Decoder:
             return _varint_value(raw, kind)
         meaning = self._schema.resolve(kind, scope)
         if isinstance(meaning, ProtoMessage):
-            return self.message(_as_bytes(raw), meaning, depth + 1)
+            read = self.message(_as_bytes(raw), meaning, depth + 1)
+            return _moment(read) if meaning.name == TIMESTAMP else read
         if isinstance(meaning, dict) and isinstance(raw, int):
             number = _varint_value(raw, "int32")
             return meaning.get(number, number)
         return _unknown(raw)
+
+
+def _moment(read: dict[str, Any]) -> Any:
+    """A time in ISO form, with as many digits as it has; the message as it is where it is none."""
+    seconds, nanos = read.get("seconds", 0), read.get("nanos", 0)
+    if not (FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < 1_000_000_000):
+        return read
+    moment = _EPOCH + datetime.timedelta(seconds=seconds)
+    digits = f".{nanos:09d}".rstrip("0") if nanos else ""
+    return f"{moment.isoformat()}{digits}Z"
 
 
 def _as_bytes(raw: int | bytes) -> bytes:
