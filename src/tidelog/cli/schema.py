@@ -4,7 +4,6 @@ Any registry with Confluent's API will do. Its address comes from --registry or 
 password for it, as name:password, from TIDELOG_REGISTRY_USER_INFO.
 """
 
-import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -19,7 +18,6 @@ from tidelog.cli.topic import confirm
 if TYPE_CHECKING:
     from tidelog.schemas.registry_client import RegistryClient
 
-_REFERENCE_PARTS = 3
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -77,11 +75,12 @@ def schema_options(command: Command) -> Any:
 
 
 def _reference(text: str) -> dict[str, Any]:
-    name, _, place = text.partition("=")
-    subject, _, version = place.rpartition(":")
-    if not name or not subject or not version.isdigit():
-        raise click.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="'--reference'")
-    return {"name": name, "subject": subject, "version": int(version)}
+    from tidelog.schemas.texts import reference_of
+
+    try:
+        return reference_of(text)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param_hint="'--reference'") from fault
 
 
 @click.group()
@@ -135,6 +134,7 @@ def describe(registry: "RegistryClient", subject: str, version: str, as_json: bo
       tidelog schema describe orders-value --version 1
     """
     from tidelog.schemas.registry_client import subject_path
+    from tidelog.schemas.texts import reference_text, schema_text
 
     path = f"/subjects/{subject_path(subject)}"
     found = registry.ask("GET", f"{path}/versions/{subject_path(version)}")
@@ -143,7 +143,7 @@ def describe(registry: "RegistryClient", subject: str, version: str, as_json: bo
     if as_json:
         print_json({**found, "versions": versions, "compatibility": config["compatibilityLevel"]})
         return
-    references = [f"{row['name']}={row['subject']}:{row['version']}" for row in found.get("references", ())]
+    references = [reference_text(row) for row in found.get("references", ())]
     fields = [
         ("subject", found["subject"]),
         ("version", f"{found['version']} of {','.join(map(str, versions))}"),
@@ -155,17 +155,7 @@ def describe(registry: "RegistryClient", subject: str, version: str, as_json: bo
     ]
     print_fields(fields)
     click.echo()
-    click.echo(_shown(found))
-
-
-def _shown(found: dict[str, Any]) -> str:
-    """A schema's text as people read it."""
-    if found.get("schemaType") == "PROTOBUF":
-        return str(found["schema"]).rstrip()
-    try:
-        return json.dumps(json.loads(found["schema"]), indent=2, ensure_ascii=False)
-    except ValueError:
-        return str(found["schema"])
+    click.echo(schema_text(found))
 
 
 @schema.command()

@@ -28,6 +28,7 @@ from tidelog.console.segment_files import SegmentFiles
 from tidelog.console.tails import Tails
 from tidelog.console.watcher import POLL_SECONDS, View, Watcher
 from tidelog.console.wire_client import cluster_admin
+from tidelog.schemas.registry_client import RegistryClient
 
 NOTICES_MAX = 200
 #: where a request keeps its session
@@ -48,6 +49,7 @@ NAVIGATION = (
     NavigationEntry("topics", "/topics", "Topics", "t"),
     NavigationEntry("groups", "/groups", "Groups", "g"),
     NavigationEntry("pipelines", "/pipelines", "Pipelines", "p"),
+    NavigationEntry("schemas", "/schemas", "Schemas", "s"),
     NavigationEntry("brokers", "/brokers", "Brokers", "b"),
     NavigationEntry("transactions", "/transactions", "Transactions", "x"),
     NavigationEntry("access", "/access", "Access", "a"),
@@ -93,23 +95,28 @@ class Console:
         overview = Overview(self._watching, f"the cluster at {settings.bootstrap} did not answer")
         self.watcher = Watcher(self._watching, overview, Groups(self._watching), settings.poll_seconds)
         self.reader = RecordReader(self.client, self.wire)
-        self.schemas = (
-            None
-            if settings.registry is None
-            else SchemaRegistry(settings.registry, settings.registry_user_info)
-        )
+        self.registry: RegistryClient | None = None
+        self.schemas: SchemaRegistry | None = None
+        if settings.registry is not None:
+            place = settings.registry, settings.registry_user_info
+            self.registry = RegistryClient(*place, settings.timeout_seconds)
+            self.schemas = SchemaRegistry(*place)
         self.tails = Tails(self.client, self.schemas)
         self.segments = SegmentFiles(settings.data_folders)
         self.token = Token()
         self.closing = False
         self.login = _login(settings)
-        self.navigation: tuple[NavigationEntry, ...] = NAVIGATION
+        #: schemas have a line where there is a registry
+        self._navigation = tuple(
+            entry for entry in NAVIGATION if entry.section != "schemas" or self.registry is not None
+        )
+        self.navigation = self._navigation
         self._templates = environment()
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def extend(self, navigation: Sequence[NavigationEntry], template_folders: Sequence[Path]) -> None:
         """Add lines to the menu and folders of templates, once, before the first page."""
-        self.navigation = (*NAVIGATION, *navigation)
+        self.navigation = (*self._navigation, *navigation)
         self._templates = environment(template_folders)
 
     def end_streams(self) -> None:
