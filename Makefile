@@ -149,9 +149,10 @@ spark-short: $(VENV)/.installed-spark ## The same once, then on a Spark standalo
 spark-versions: $(STAMP) ## The same tests on every supported Spark (4.0 to 4.3) that PyPI has, each in an environment of its own (about 15 minutes; MINORS="4.0 4.2" chooses)
 	@$(BIN)/python -m tests.spark.version_matrix $(MINORS)
 
-bench-spark: $(VENV)/.installed-spark ## Spark reading and writing topics beside its own connector, a client loop and Parquet (12 minutes)
+bench-spark: $(VENV)/.installed-spark ## Spark reading, decoding and writing topics beside its own connector, from_avro, a client loop and Parquet (18 minutes)
 	@$(BIN)/python -m bench.spark_source
 	@$(BIN)/python -m bench.spark_sink
+	@$(BIN)/python -m bench.spark_decode
 
 lab-test: $(STAMP) ## Every scenario of the lab unattended, then on nine broken systems, which they must notice
 	@TIDELOG_LAB_TESTS=1 $(BIN)/pytest -q -n0 -s tests/lab

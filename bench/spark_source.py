@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 SECONDS_MAX = 300
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog" / "spark-kafka"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog" / "spark-jars"
+CONNECTOR = "spark-sql-kafka-0-10_2.13"
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>tidelog.bench</groupId><artifactId>spark-kafka</artifactId><version>1</version>
   <dependencies><dependency>
-    <groupId>org.apache.spark</groupId><artifactId>spark-sql-kafka-0-10_2.13</artifactId><version>{version}</version>
+    <groupId>org.apache.spark</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
     <exclusions>
       <exclusion><groupId>org.apache.hadoop</groupId><artifactId>*</artifactId></exclusion>
       <exclusion><groupId>org.scala-lang</groupId><artifactId>*</artifactId></exclusion>
@@ -51,20 +52,20 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 Reader = Callable[[], str]
 
 
-def fetch_connector(versions: str) -> tuple[str, list[str]] | None:
-    """The version of the connector that could be had, and its jars."""
+def fetch_jars(artifact: str, versions: str) -> tuple[str, list[str]] | None:
+    """The version of an artifact of Spark that could be had, and its jars."""
     if versions == "none" or shutil.which("mvn") is None:
         return None
     for version in versions.split(","):
-        folder = CACHE / version
+        folder = CACHE / artifact / version
         if not (folder / ".complete").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "pom.xml").write_text(POM.format(version=version))
+            (folder / "pom.xml").write_text(POM.format(artifact=artifact, version=version))
             command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
             command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'libs'}"]
             done = subprocess.run(command, capture_output=True, timeout=SECONDS_MAX, check=False)
             if done.returncode:
-                print(f"Maven has no connector {version}", file=sys.stderr)
+                print(f"Maven has no {artifact} {version}", file=sys.stderr)
                 continue
             (folder / ".complete").touch()
         return version, sorted(map(str, (folder / "libs").glob("*.jar")))
@@ -177,7 +178,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", help="a running cluster; else a Tidelog broker is started")
     parser.add_argument("--connector", default="4.3.0,4.2.0,4.0.0")
     arguments = parser.parse_args()
-    connector = fetch_connector(arguments.connector)
+    connector = fetch_jars(CONNECTOR, arguments.connector)
     if connector is None:
         print("without Spark's own connector: Maven, or the version, is missing", file=sys.stderr)
     with place_of(arguments.bootstrap) as cluster:

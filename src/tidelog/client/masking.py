@@ -19,7 +19,7 @@ _SECRET_FIELDS = {field.name for field in fields(ClientSettings) if not field.re
 #: names of client settings, and whether they are secret
 _KNOWN = {name: field in _SECRET_FIELDS for field, row in OPTIONS.items() for name in row.names}
 _LOOKS_SECRET = re.compile(
-    r"passw(or)?d|passphrase|pwd|secret|token|credential|jaas|(private|api|access|account|signing)[._-]?key",
+    r"passw(or)?d|passphrase|pwd|secret|token|credential|jaas|user[._-]?info|(private|api|access|account|signing)[._-]?key",
     re.IGNORECASE,
 )
 #: to the last '@' of the word: passwords have some too, though they should be written %40

@@ -5,6 +5,8 @@ in the driver, before anything runs. Spark asks in a Python process of its own e
 each micro-batch, so only what is asked for is imported.
 """
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -16,6 +18,10 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.spark_versions import check_spark
+
+if TYPE_CHECKING:
+    from tidelog.pipelines.decoded_values import Decoding
+    from tidelog.pipelines.source_options import SourceOptions
 
 check_spark()
 
@@ -33,21 +39,33 @@ class TidelogDataSource(DataSource):
         from tidelog.pipelines.source import source_schema
 
         flags = {name.lower(): str(value).strip().lower() == "true" for name, value in self.options.items()}
-        return source_schema(flags.get("includeheaders", False), flags.get("includeleaderepoch", False))
+        decoding = None
+        if "decode" in flags:
+            from tidelog.pipelines.decoded_values import chosen_schema
+            from tidelog.pipelines.source_options import SourceOptions
+
+            # What only a batch or only a stream may have is checked by their readers.
+            asked = SourceOptions.decoding(self.options)
+            decoding = None if asked is None else chosen_schema(asked)
+        return source_schema(
+            flags.get("includeheaders", False), flags.get("includeleaderepoch", False), decoding
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`."""
         from tidelog.pipelines.source import TidelogReader
         from tidelog.pipelines.source_options import SourceOptions
 
-        return TidelogReader(SourceOptions.read(self.options, streaming=False))
+        options = SourceOptions.read(self.options, streaming=False)
+        return TidelogReader(options, _decoding(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """The reader of `spark.readStream`."""
         from tidelog.pipelines.source import stream_reader
         from tidelog.pipelines.source_options import SourceOptions
 
-        return stream_reader(SourceOptions.read(self.options, streaming=True))
+        options = SourceOptions.read(self.options, streaming=True)
+        return stream_reader(options, _decoding(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of `df.write`; raises BadOption for what would have to remove records first."""
@@ -64,3 +82,13 @@ class TidelogDataSource(DataSource):
         from tidelog.pipelines.sink_options import SinkOptions
 
         return stream_writer(SinkOptions.read(self.options), schema)
+
+
+def _decoding(options: "SourceOptions", schema: StructType) -> "Decoding | None":
+    """How values are decoded: with the schema that the columns were made of, whatever is the latest now."""
+    if options.decode is None:
+        return None
+    from tidelog.pipelines.decoded_types import schema_id_of
+    from tidelog.pipelines.decoded_values import chosen_schema
+
+    return chosen_schema(options.decode, schema_id_of(schema))

@@ -304,7 +304,7 @@ def _read_varints(data: Bytes, positions: Positions) -> tuple[Numbers, Positions
     return (unsigned >> np.uint64(1)).astype(np.int64) ^ sign, positions
 
 
-def _cut_out(buffer: pa.Buffer, starts: Positions, lengths: Numbers) -> pa.Array:
+def cut_out(buffer: pa.Buffer, starts: Positions, lengths: Numbers) -> pa.Array:
     """The bytes at `starts` as a binary array; a negative length makes a null.
 
     Arrow wants offsets that lie next to each other, so it is told of the gaps as values too and asked to take
@@ -361,8 +361,8 @@ def _columns(
         np.where(appended, appended_ms, created_ms),
         np.where(appended, LOG_APPEND_TIME, CREATE_TIME).astype(np.int32),
         _of_batches(stretches, "partition_leader_epoch", counts)[wanted].astype(np.int32),
-        _cut_out(arrow_buffer, key_starts, key_lengths),
-        _cut_out(arrow_buffer, value_starts, value_lengths),
+        cut_out(arrow_buffer, key_starts, key_lengths),
+        cut_out(arrow_buffer, value_starts, value_lengths),
         _read_headers(data.tobytes(), header_counts, header_starts, ends[wanted]) if with_headers else None,
     )
 

@@ -10,7 +10,7 @@ at the end of an AvailableNow run, so that is where progress is committed: `comm
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from tidelog.client.cluster import Cluster
 from tidelog.model.identifiers import TopicPartition
 from tidelog.pipelines.arrow_stream import Columns, read_range
+from tidelog.pipelines.decoded_types import decoded_field
 from tidelog.pipelines.offset_planning import OffsetRange, Offsets, from_json, to_json
 from tidelog.pipelines.progress import OffsetCommitter, announce, group_of
 from tidelog.pipelines.query_offsets import QueryOffsets
@@ -42,17 +43,22 @@ from tidelog.pipelines.spark_versions import (
     SupportsTriggerAvailableNow,
 )
 
+if TYPE_CHECKING:
+    from tidelog.pipelines.decoded_values import Decoding
+
 log = logging.getLogger(__name__)
 OffsetJson = dict[str, dict[str, int]]
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
-def source_schema(include_headers: bool, include_leader_epoch: bool) -> StructType:
-    """The columns of the source: those of Spark's Kafka source, and the leader epoch if asked for."""
+def source_schema(
+    include_headers: bool, include_leader_epoch: bool, decoding: "Decoding | None" = None
+) -> StructType:
+    """The columns of the source: those of Spark's Kafka source, and what was asked for beyond."""
     fields = [
         StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
+        StructField("value", BinaryType()) if decoding is None else decoded_field(decoding),
         StructField("topic", StringType()),
         StructField("partition", IntegerType()),
         StructField("offset", LongType()),
@@ -64,6 +70,10 @@ def source_schema(include_headers: bool, include_leader_epoch: bool) -> StructTy
         fields.append(StructField("headers", ArrayType(header)))
     if include_leader_epoch:
         fields.append(StructField("leaderEpoch", IntegerType()))
+    if decoding is not None and decoding.options.permissive:
+        from tidelog.pipelines.decoded_values import BYTES_COLUMN, FAULT_COLUMN
+
+        fields += [StructField(BYTES_COLUMN, BinaryType()), StructField(FAULT_COLUMN, StringType())]
     return StructType(fields)
 
 
@@ -86,6 +96,7 @@ class _RangeReader:
     """The executors' side, alike for batch and stream."""
 
     options: SourceOptions
+    decoding: "Decoding | None"
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task's range."""
@@ -95,13 +106,18 @@ class _RangeReader:
         if partition.token is not None:
             self._announce(partition.wanted, partition.token)
         options = self.options
-        return read_range(
+        batches = read_range(
             options.client,
             partition.wanted,
             Columns(options.include_headers, options.include_leader_epoch),
             patience_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
         )
+        if self.decoding is None:
+            return batches
+        from tidelog.pipelines.decoded_values import decoder_of
+
+        return map(decoder_of(self.decoding).decoded, batches)
 
     def _announce(self, wanted: OffsetRange, token: str) -> None:
         from pyspark import TaskContext
@@ -116,8 +132,9 @@ class _RangeReader:
 class TidelogReader(_RangeReader, DataSourceReader):
     """Reads a bounded range of topics: `spark.read.format("tidelog")`."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decoding: "Decoding | None" = None) -> None:
         self.options = options
+        self.decoding = decoding
 
     def partitions(self) -> Sequence[InputPartition]:
         """One task for each partition, or for pieces of them."""
@@ -129,14 +146,15 @@ class TidelogReader(_RangeReader, DataSourceReader):
 class _StreamReader(_RangeReader):
     """What stream readers do whatever Spark's version is."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decoding: "Decoding | None" = None) -> None:
         self.options = options
+        self.decoding = decoding
         self._driver: tuple[QueryOffsets, OffsetCommitter] | None = None
         self._initial: OffsetJson | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the driver.
-        return {"options": self.options, "_driver": None, "_initial": None}
+        return {"options": self.options, "decoding": self.decoding, "_driver": None, "_initial": None}
 
     def _opened(self) -> tuple[QueryOffsets, OffsetCommitter]:
         if self._driver is None:
@@ -210,8 +228,8 @@ class UnlimitedStreamReader(_StreamReader, DataSourceStreamReader):
     from the second one on, so what was lost before that is found when the batch is read.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SourceOptions, decoding: "Decoding | None" = None) -> None:
+        super().__init__(options, decoding)
         self._end: Offsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -236,10 +254,10 @@ class UnlimitedStreamReader(_StreamReader, DataSourceStreamReader):
             self._opened()[1].processed(from_json(end))
 
 
-def stream_reader(options: SourceOptions) -> DataSourceStreamReader:
+def stream_reader(options: SourceOptions, decoding: "Decoding | None" = None) -> DataSourceStreamReader:
     """The reader for this Spark; limits that it cannot keep are a warning."""
     if HAS_ADMISSION_CONTROL:
-        return TidelogStreamReader(options)
+        return TidelogStreamReader(options, decoding)
     limits = {
         "maxOffsetsPerTrigger": options.offsets_per_trigger_max,
         "minOffsetsPerTrigger": options.offsets_per_trigger_min,
@@ -247,4 +265,4 @@ def stream_reader(options: SourceOptions) -> DataSourceStreamReader:
     given = [name for name, value in limits.items() if value is not None]
     if given:
         log.warning(WITHOUT_LIMITS.format(options=" and ".join(given)))
-    return UnlimitedStreamReader(options)
+    return UnlimitedStreamReader(options, decoding)

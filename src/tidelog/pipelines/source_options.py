@@ -15,6 +15,8 @@ from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import BadOption
 from tidelog.client.option_rows import INT64_MAX, OptionRow, choice, flag, number, read_table, text
 from tidelog.model.identifiers import TopicPartition
+from tidelog.pipelines.decode_options import ROWS as DECODE_ROWS
+from tidelog.pipelines.decode_options import DecodeOptions
 from tidelog.pipelines.offset_planning import Offsets, parse_assignment, parse_offsets
 
 LATEST_TEXT = "latest"
@@ -60,6 +62,7 @@ NAMES = (
     "maxTriggerDelay",
     "isolationLevel",
     *(row.name for row in ROWS.values()),
+    *(row.name for row in DECODE_ROWS.values()),
 )
 #: of Spark's source, without meaning here
 TOLERATED = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "kafkaconsumer.consumercachetimeout")
@@ -67,7 +70,7 @@ TOLERATED = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "kafkacons
 REFUSED = {
     "kafka.auto.offset.reset": "use startingOffsets: earliest, latest or offsets as JSON",
     "kafka.key.deserializer": "keys are bytes; cast the column: CAST(key AS STRING)",
-    "kafka.value.deserializer": "values are bytes; cast the column: CAST(value AS STRING)",
+    "kafka.value.deserializer": "values are bytes: CAST(value AS STRING), or option decode",
     "kafka.enable.auto.commit": "the source commits what was processed; commitOffsets=false switches it off",
     "kafka.interceptor.classes": "there is no JVM consumer to intercept",
 }
@@ -124,11 +127,18 @@ class SourceOptions:
     poll_timeout_ms: int
     latest_offset_cache_ms: int
     discovery_interval_ms: int
+    decode: DecodeOptions | None
+
+    @staticmethod
+    def decoding(options: Mapping[str, str]) -> DecodeOptions | None:
+        """How values are to be decoded, without a look at the rest; raises BadOption."""
+        given = _lowered(options)
+        return DecodeOptions.read(given, _subscription(given)[0])
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
         """Read and check; raises BadOption."""
-        given = {str(name).lower(): str(value) for name, value in options.items()}
+        given = _lowered(options)
         _check_names(given)
         topics, pattern, assigned = _subscription(given)
         starting, ending = _positions(given, streaming)
@@ -144,9 +154,14 @@ class SourceOptions:
             assigned=assigned,
             starting=starting,
             ending=ending,
+            decode=DecodeOptions.read(given, topics),
             trigger_delay_max_ms=parse_duration_ms(given.get("maxtriggerdelay", "15m")),
             **values,
         )
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {str(name).lower(): str(value) for name, value in options.items()}
 
 
 def _check_names(given: Mapping[str, str]) -> None:

@@ -29,6 +29,11 @@ def write(schema: AvroSchema, value: Any) -> bytes:
     return _Writer(schema).written(schema.schema, value)
 
 
+def default_bytes(schema: AvroSchema, kind: Any, space: str, value: Any) -> bytes:
+    """The default of a field of this type, found in a namespace, in the encoding; raises DoesNotFit."""
+    return _Writer(schema).value(kind, space, value, 0, default=True)
+
+
 class _Writer:
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
@@ -48,7 +53,7 @@ class _Writer:
             return self._union(schema, space, value, depth, default)
         if isinstance(schema, str):
             if schema in _SIMPLE:
-                return _SIMPLE[schema](_default_bytes(schema, value) if default else value)
+                return _SIMPLE[schema](_latin_bytes(schema, value) if default else value)
             found, inner = self._schema.named(schema, space)
             return self.value(found, inner, value, depth + 1, default=default)
         return self._complex(schema, space, value, depth, default)
@@ -85,7 +90,7 @@ class _Writer:
                 return _block(entries)
             case str() if kind in _SIMPLE:
                 if default:
-                    return _SIMPLE[kind](_default_bytes(kind, value))
+                    return _SIMPLE[kind](_latin_bytes(kind, value))
                 return _SIMPLE[kind](unlogical(schema, value))
             case _:
                 return self.value(kind, space, value, depth + 1, default=default)
@@ -225,7 +230,7 @@ _SIMPLE: dict[str, Callable[[Any], bytes]] = {
 }
 
 
-def _default_bytes(kind: str, value: Any) -> Any:
+def _latin_bytes(kind: str, value: Any) -> Any:
     """Defaults of bytes are texts whose characters are the bytes."""
     return value.encode("latin-1") if kind == "bytes" and isinstance(value, str) else value
 

@@ -12,7 +12,7 @@ from tidelog.pipelines.record_columns import (
     OFFSET_MAX,
     AbortedTransaction,
     RecordColumns,
-    _cut_out,
+    cut_out,
     decode,
 )
 from tidelog.records.batch import read_header
@@ -166,7 +166,7 @@ def test_records_beyond_two_gigabytes() -> None:
     for number, place in enumerate(places[:3]):
         data[place : place + 5] = np.frombuffer(b"rec-%d" % number, dtype=np.uint8)
     lengths = np.array([5, 5, 5, -1], dtype=np.int64)
-    found = _cut_out(pa.py_buffer(data), places, lengths)
+    found = cut_out(pa.py_buffer(data), places, lengths)
     assert found.type == pa.binary() and found.to_pylist() == [b"rec-0", b"rec-1", b"rec-2", None]
 
 
@@ -174,5 +174,5 @@ def test_a_column_beyond_two_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(record_columns, "OFFSET_MAX", 7)
     places, lengths = np.array([0, 4], dtype=np.int64), np.array([4, 4], dtype=np.int64)
     with pytest.raises(DecompressedTooLarge):
-        _cut_out(pa.py_buffer(b"12345678"), places, lengths)
-    assert _cut_out(pa.py_buffer(b"12345678"), places, lengths - 1).to_pylist() == [b"123", b"567"]
+        cut_out(pa.py_buffer(b"12345678"), places, lengths)
+    assert cut_out(pa.py_buffer(b"12345678"), places, lengths - 1).to_pylist() == [b"123", b"567"]

@@ -21,7 +21,11 @@ from tidelog.pipelines.running import Place, Status
 PASSWORD = "hunter2secret"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{PASSWORD}";'
 KAFKA = {"bootstrap.servers": "h:1", "sasl.password": PASSWORD, "sasl.jaas.config": JAAS}
-OPTIONS = {"kafka.sasl.password": PASSWORD, "kafka.sasl.jaas.config": JAAS}
+OPTIONS = {
+    "kafka.sasl.password": PASSWORD,
+    "kafka.sasl.jaas.config": JAAS,
+    "schema.registry.basic.auth.user.info": f"ann:{PASSWORD}",
+}
 CONTENTS: list[dict[str, Any]] = [
     {
         "kind": "jdbc-sink",

@@ -1,0 +1,185 @@
+"""The column `value` of a topic decoded with the schemas of a registry: typed, evolved, in bulk.
+
+Every record is read with the schema that its id names, and comes out as the reader's schema has it, which is
+chosen once for a query (`chosen_schema`), in the driver. What is the same for many batches (schemas, plans)
+is kept in the Python worker, which serves many tasks.
+
+A record that cannot be decoded fails the query, with its place and the reason (failfast), or has no value,
+and its bytes and the reason in columns of their own (permissive). The words are those of Spark's from_avro.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.client.faults import BadOption
+from tidelog.client.masking import masked_text
+from tidelog.pipelines.decode_options import DecodeOptions
+from tidelog.pipelines.decoded_formats import AvroFormat, Columns, Format, ProtobufFormat
+from tidelog.pipelines.packed_values import Cursor, Flags, Rows, joined, spread
+from tidelog.schemas.framing import FRAMING_BYTES
+from tidelog.schemas.registered import AVRO, LATEST, PROTOBUF, RegisteredSchema, RegisteredSchemas
+from tidelog.schemas.registry_client import RegistryClient, RegistryFault, RegistryUnreachable
+
+BYTES_COLUMN, FAULT_COLUMN = "valueBytes", "valueFault"
+NOT_FRAMED = "it is not framed with a schema id"
+TIMEOUT_SECONDS = 30.0
+
+
+class Undecodable(Exception):
+    """A record that cannot be decoded, where none may be."""
+
+
+class Decoding(NamedTuple):
+    """How the values of a query are decoded: what was asked for, and the schema of the columns."""
+
+    options: DecodeOptions
+    schema: RegisteredSchema
+
+
+def chosen_schema(options: DecodeOptions, schema_id: int | None = None) -> Decoding:
+    """The schema of the columns: of an id that was chosen before, or as the options say. Raises BadOption."""
+    schemas = _schemas(options.registry_url, options.user_info)
+    registry = f"the registry at {masked_text(options.registry_url)}"
+    which = options.which if schema_id is None else f"id:{schema_id}"
+    kind, _, number = which.rpartition(":")
+    try:
+        if kind == "id" and number.isdigit():
+            found = schemas.by_id(int(number))
+        elif which == LATEST or which.isdigit():
+            found = schemas.version(options.subject, which)
+        else:
+            raise BadOption(f"decode.schema is latest, the number of a version, or id:7, not {which!r}")
+    except RegistryFault as fault:
+        raise BadOption(
+            f"{registry} refuses schema {which} of {options.subject}: {fault.message} ({fault.code})"
+        ) from fault
+    except (RegistryUnreachable, ValueError) as fault:
+        raise BadOption(f"{registry}: {fault}") from fault
+    if found.kind != options.kind:
+        raise BadOption(f"decode is {options.kind}, and schema {found.id} is {found.kind}")
+    return Decoding(options, found)
+
+
+@lru_cache(maxsize=8)
+def _schemas(url: str, user_info: str) -> RegisteredSchemas:
+    try:
+        return RegisteredSchemas(RegistryClient(url, user_info, TIMEOUT_SECONDS))
+    except ValueError as fault:
+        raise BadOption(f"schema.registry.url: {fault}") from fault
+
+
+@lru_cache(maxsize=8)
+def decoder_of(decoding: Decoding) -> "ValueDecoder":
+    """The decoder of this process for such values."""
+    return ValueDecoder(decoding)
+
+
+class ValueDecoder:
+    """Decodes values of any writer's schema to the columns of one schema; raises BadOption if it has none."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        options, schema = decoding
+        self._schemas = _schemas(options.registry_url, options.user_info)
+        self._permissive = options.permissive
+        self._columns: dict[int, Columns | str] = {}
+        try:
+            self._format: Format = _FORMATS[schema.kind](schema, options.message)
+        except (ValueError, RecursionError, KeyError, TypeError) as fault:
+            raise BadOption(f"schema {schema.id} cannot be columns: {fault}") from fault
+        self.type = self._format.type
+
+    def __repr__(self) -> str:
+        return f"<ValueDecoder {self._format!r} writers={len(self._columns)}>"
+
+    def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the source with typed values; raises Undecodable where none may be bad."""
+        place = batch.schema.get_field_index("value")
+        values = batch.column(place)
+        found, faults = self._values(values)
+        if faults and not self._permissive:
+            row = min(faults)
+            where = f"{batch.column('topic')[row]}-{batch.column('partition')[row]}"
+            raise Undecodable(f"{where}, offset {batch.column('offset')[row]}: {faults[row]}")
+        columns = list(batch.columns)
+        fields = list(batch.schema)
+        columns[place], fields[place] = found, pa.field("value", self.type)
+        if self._permissive:
+            told = np.array(sorted(faults), np.int64)
+            reasons = pa.array([faults[row] for row in sorted(faults)], pa.string())
+            columns += [
+                spread(values.take(pa.array(told)), told, len(values)),
+                spread(reasons, told, len(values)),
+            ]
+            fields += permissive_fields()
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def _values(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """The typed values, and why there is none at some rows."""
+        cursor = Cursor.over(values)
+        present = values.is_valid().to_numpy(zero_copy_only=False)
+        framed, ids = _schema_ids(cursor, present)
+        faults = dict.fromkeys(np.flatnonzero(present & ~framed).tolist(), NOT_FRAMED)
+        found: list[pa.Array] = []
+        places: list[Rows] = []
+        for schema_id in np.unique(ids[framed]).tolist():
+            rows = np.flatnonzero(framed & (ids == schema_id))
+            columns = self._columns_of(schema_id)
+            if isinstance(columns, str):
+                faults |= dict.fromkeys(rows.tolist(), columns)
+                continue
+            part = cursor.part(rows)
+            part.advance(FRAMING_BYTES)
+            read = columns.read(part)
+            bad = part.bad | (part.position != part.end)
+            if bad.any():
+                for row in rows[bad].tolist():
+                    payload = values[row].as_py()[FRAMING_BYTES:]
+                    faults[row] = f"schema {schema_id}: {columns.fault(payload)}"
+                read, rows = read.filter(pa.array(~bad)), rows[~bad]
+            found.append(read)
+            places.append(rows)
+        if not found:
+            return pa.nulls(len(values), self.type), faults
+        if len(found) == 1 and len(places[0]) == len(values):
+            return found[0], faults
+        return spread(joined(found), np.concatenate(places), len(values)), faults
+
+    def _columns_of(self, schema_id: int) -> Columns | str:
+        """What reads a writer's schema, or why nothing does; a registry that is away raises."""
+        known = self._columns.get(schema_id)
+        if known is None:
+            try:
+                known = self._format.columns(self._schemas.by_id(schema_id))
+            except RegistryFault as fault:
+                if fault.status != 404:
+                    raise
+                known = f"the registry does not know schema {schema_id}"
+            except (ValueError, RecursionError) as fault:
+                known = f"schema {schema_id}: {fault}"
+            self._columns[schema_id] = known
+        return known
+
+
+def permissive_fields() -> list[pa.Field]:
+    """The columns of records that cannot be decoded."""
+    return [pa.field(BYTES_COLUMN, pa.binary()), pa.field(FAULT_COLUMN, pa.string())]
+
+
+def _schema_ids(cursor: Cursor, present: Flags) -> tuple[Flags, Rows]:
+    """Which values are framed, and the ids of their schemas."""
+    starts = cursor.position
+    framed = present & (cursor.end - starts >= FRAMING_BYTES) & (cursor.data[starts] == 0)
+    ids = np.zeros(len(cursor), np.int64)
+    for place in range(1, FRAMING_BYTES):
+        ids = (ids << 8) | cursor.data[starts + place]
+    return framed, ids
+
+
+_FORMATS: dict[str, Callable[[RegisteredSchema, str | None], Format]] = {
+    AVRO: lambda schema, message: AvroFormat(schema),
+    PROTOBUF: ProtobufFormat,
+}
