@@ -34,8 +34,9 @@ def _answers(api: str, change: Callable[[int, Any], Any]) -> Plant:
         def changed(row: Any, version: int, fields: Any) -> Any:
             return encode(row, version, change(version, fields) if row.name == api else fields)
 
-        def changed_pieces(row: Any, version: int, fields: Any) -> Any:
-            return encode_pieces(row, version, change(version, fields) if row.name == api else fields)
+        def changed_pieces(row: Any, version: int, fields: Any, bytes_max: int) -> Any:
+            fields = change(version, fields) if row.name == api else fields
+            return encode_pieces(row, version, fields, bytes_max)
 
         with (
             mock.patch.object(messages, "encode_response", changed),
