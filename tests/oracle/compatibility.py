@@ -18,7 +18,6 @@ BEGIN = "<!-- made by tests/oracle from here -->"
 END = "<!-- to here -->"
 #: why an API of Kafka is not here, by a part of its name
 NOT_HERE = {
-    "Share": "no share groups",
     "Streams": "no streams groups",
     "Raft": "no quorum",
     "UpdateFeatures": "no features of a quorum",

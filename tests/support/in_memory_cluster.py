@@ -117,6 +117,9 @@ class _Wire:
     def close(self) -> None:
         self.broken = True
         self.context.finish = None
+        if not self.target.dead:
+            with self.target.broker.turn:
+                self.context.lost()
         for answer, _ in self.pending:
             if isinstance(answer, PendingAnswer):
                 answer.delayed.abandon()

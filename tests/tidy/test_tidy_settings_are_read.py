@@ -16,13 +16,13 @@ SOURCE = Path(__file__).parents[2] / "src" / "tidelog"
 #: the packages that a broker is made of; others may name a setting of it without reading it
 PACKAGES = (
     *("model", "storage", "coordination", "security", "controller", "replication"),
-    *("records", "groups", "transactions", "broker", "server"),
+    *("records", "groups", "shares", "transactions", "broker", "server"),
 )
 #: the tables themselves
 TABLES = {
     *("settings_table.py", "access_settings.py", "coordination_settings.py", "metrics_settings.py"),
     *("noted_settings.py", "refused_settings.py", "replication_settings.py", "resource_settings.py"),
-    "security_settings.py",
+    *("security_settings.py", "share_settings.py"),
 }
 TEXT = "".join(
     path.read_text()
@@ -51,10 +51,15 @@ def test_every_table_is_known() -> None:
 
 def test_every_broker_setting_is_read_or_inert() -> None:
     through_topics = {synonym.name for setting in TOPIC_SETTINGS.values() for synonym in setting.synonyms}
+    # `group_value` reads what a group without a value of its own goes by, and the bounds of its values.
+    served = [GROUP_SETTINGS[name] for name in names(GROUP_SETTINGS, inert=False)]
+    through_groups = {synonym.name for setting in served for synonym in setting.synonyms}
+    for setting in served:
+        through_groups.update(resource_settings.BOUNDED.get(setting.name, ()))
     unread = [
         name
         for name in names(BROKER_SETTINGS, inert=False)
-        if name not in through_topics and not is_read(BROKER_SETTINGS[name])
+        if name not in through_topics | through_groups and not is_read(BROKER_SETTINGS[name])
     ]
     assert unread == []
 
@@ -78,5 +83,6 @@ def test_every_topic_setting_is_a_field_of_the_log_that_is_read_or_inert() -> No
 def test_every_group_setting_is_read_or_inert() -> None:
     constants = {value: name for name, value in vars(resource_settings).items() if isinstance(value, str)}
     for name in names(GROUP_SETTINGS, inert=False):
-        assert re.search(rf"\b{constants[name]}\b", TEXT), name
+        written = rf"\b{constants[name]}\b" if name in constants else rf'"{name}"'
+        assert re.search(written, TEXT), name
     assert names(CLIENT_METRICS_SETTINGS, inert=False) == []

@@ -65,6 +65,8 @@ from tidelog.broker.runtime.deferred import Deferred
 from tidelog.broker.runtime.features import (
     ELR_VERSION,
     ELR_VERSION_FEATURE,
+    SHARE_VERSION,
+    SHARE_VERSION_FEATURE,
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_FEATURE,
 )
@@ -81,6 +83,7 @@ from tidelog.coordination.store import CoordinationStore
 from tidelog.model.errors import Refused
 from tidelog.model.identifiers import (
     GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
@@ -98,6 +101,7 @@ from tidelog.storage.log_directory import refuse_used
 if TYPE_CHECKING:
     from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
     from tidelog.broker.coordinators.marker import Marker
+    from tidelog.broker.coordinators.sharing import Sharing
     from tidelog.broker.coordinators.topic_expressions import TopicExpressions
     from tidelog.broker.coordinators.transactions import Transactions
     from tidelog.broker.requests.authentication import Authenticator
@@ -150,6 +154,7 @@ class Broker:
         self.features: dict[str, Feature] = {
             TRANSACTION_VERSION: TRANSACTION_VERSION_FEATURE,
             ELR_VERSION: ELR_VERSION_FEATURE,
+            SHARE_VERSION: SHARE_VERSION_FEATURE,
         }
         self._on_lapsed = on_lapsed
 
@@ -223,9 +228,13 @@ class Broker:
         self.transaction_topic = self._internal_topic(
             TRANSACTION_STATE_TOPIC, "transaction.state.log.num.partitions"
         )
+        self.share_state_topic = self._internal_topic(
+            SHARE_GROUP_STATE_TOPIC, "share.coordinator.state.topic.num.partitions"
+        )
         # Made when they are first asked for: importing them takes a tenth of a start.
         self.groups: Deferred[GroupCoordinator] = Deferred(self._make_groups)
         self.transactions: Deferred[Transactions] = Deferred(self._make_transactions)
+        self.shares: Deferred[Sharing] = Deferred(self._make_shares)
         self.topic_expressions: Deferred[TopicExpressions] = Deferred(self._make_topic_expressions)
         self.users = BrokerUsers(self.metadata, self.settings, self.clock, self.jobs)
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
@@ -333,7 +342,7 @@ class Broker:
         )
         self.replica_log_reports = ReplicaLogReports(metadata, replicas, timers)
         fetchers, reports = self.fetchers, self.replica_log_reports
-        coordinators = CoordinatedPartitions(self.groups, self.transactions)
+        coordinators = CoordinatedPartitions(self.groups, self.transactions, self.shares)
         self.roles = Roles(
             metadata, replicas, isr_changes, fetchers, reports, coordinators, turn, purgatory, traffic
         )
@@ -399,7 +408,39 @@ class Broker:
             metadata=self.metadata,
             topic_expressions=self.topic_expressions.get(),
             random=self.random,
+            shares=self.shares,
         )
+
+    def _make_shares(self) -> "Sharing":
+        from tidelog.broker.coordinators.log_ends import LogEnds
+        from tidelog.broker.coordinators.share_partitions import SharePartitions
+        from tidelog.broker.coordinators.share_persister import SharePersister
+        from tidelog.broker.coordinators.share_state_coordinator import ShareStateCoordinator
+        from tidelog.broker.coordinators.sharing import Sharing
+        from tidelog.shares.sessions import ShareSessions
+
+        metadata, settings, clock, timers = self.metadata, self.settings, self.clock, self.timers
+        events = self.metrics.events
+        coordinator = ShareStateCoordinator(
+            self.share_state_topic,
+            self.replicated_appends,
+            settings,
+            clock,
+            timers,
+            self.jobs,
+            events,
+            metadata=metadata,
+            advance_log_start=self.log_maintenance.advance_log_start,
+        )
+        persister = SharePersister(coordinator, metadata, self.peers, settings, timers, self.node_id)
+        sessions = ShareSessions(settings.get_int("group.share.max.share.sessions"))
+        partitions = SharePartitions(
+            persister, metadata, settings, clock, timers, self.turn, events, sessions.has_members
+        )
+        log_ends = LogEnds(
+            metadata, self.replicas, self.peers, lambda: settings.get_int("request.timeout.ms")
+        )
+        return Sharing(coordinator, persister, partitions, sessions, log_ends)
 
     def _make_transactions(self) -> "Transactions":
         from tidelog.broker.coordinators.offset_commit_watch import OffsetCommitWatch

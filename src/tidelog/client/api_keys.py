@@ -1,14 +1,8 @@
 """The keys of the APIs that clients ask for, by their names, from the table of `protocol.apis`."""
 
-from tidelog.protocol.apis import APIS, Api
+from tidelog.protocol.apis import APIS
 
-#: what an Apache Kafka is asked for and Tidelog does not serve: its share groups
-_ELSEWHERE = (Api(77, "ShareGroupDescribe", 1, 1, 0),)
-
-#: what a client can ask for
-CLIENT_APIS = {**APIS, **{api.key: api for api in _ELSEWHERE}}
-
-_KEYS = {api.name: api.key for api in CLIENT_APIS.values()}
+_KEYS = {api.name: api.key for api in APIS.values()}
 
 PRODUCE = _KEYS["Produce"]
 FETCH = _KEYS["Fetch"]
@@ -57,3 +51,8 @@ LIST_TRANSACTIONS = _KEYS["ListTransactions"]
 CONSUMER_GROUP_DESCRIBE = _KEYS["ConsumerGroupDescribe"]
 DESCRIBE_TOPIC_PARTITIONS = _KEYS["DescribeTopicPartitions"]
 SHARE_GROUP_DESCRIBE = _KEYS["ShareGroupDescribe"]
+INITIALIZE_SHARE_GROUP_STATE = _KEYS["InitializeShareGroupState"]
+READ_SHARE_GROUP_STATE = _KEYS["ReadShareGroupState"]
+WRITE_SHARE_GROUP_STATE = _KEYS["WriteShareGroupState"]
+DELETE_SHARE_GROUP_STATE = _KEYS["DeleteShareGroupState"]
+READ_SHARE_GROUP_STATE_SUMMARY = _KEYS["ReadShareGroupStateSummary"]

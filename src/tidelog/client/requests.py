@@ -9,8 +9,9 @@ brokers speak among themselves) have headers without tagged fields.
 import struct
 from typing import Any
 
-from tidelog.client.api_keys import API_VERSIONS, CLIENT_APIS
+from tidelog.client.api_keys import API_VERSIONS
 from tidelog.protocol import messages
+from tidelog.protocol.apis import APIS
 from tidelog.protocol.primitives import MalformedRequest, malformed_if_fails, skip_tags
 
 #: size of the frame, api key, api version, correlation id, length of the client id
@@ -25,23 +26,23 @@ MalformedAnswer = MalformedRequest
 
 def api_name(api_key: int) -> str:
     """Kafka's name of an API, for messages."""
-    api = CLIENT_APIS.get(api_key)
+    api = APIS.get(api_key)
     return f"API {api_key}" if api is None else api.name
 
 
 def encode_request(api_key: int, version: int, fields: messages.Fields) -> bytes:
     """The body of a request."""
-    return messages.encode_request(CLIENT_APIS[api_key], version, fields)
+    return messages.encode_request(APIS[api_key], version, fields)
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Any:
     """The body of a response as kio's object; raises `MalformedAnswer`."""
-    return messages.decode_response(CLIENT_APIS[api_key], version, body)
+    return messages.decode_response(APIS[api_key], version, body)
 
 
 def flexible_header(api_key: int, version: int) -> bool:
     """Whether the request header of this API and version ends with tagged fields."""
-    api = CLIENT_APIS.get(api_key)
+    api = APIS.get(api_key)
     return api is not None and api.flexible(version)
 
 

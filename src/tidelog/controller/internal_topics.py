@@ -1,7 +1,15 @@
-"""How the broker's own topics are made: compacted, sized by settings, replicated as far as brokers reach."""
+"""How the broker's own topics are made: sized by settings, replicated as far as brokers reach.
+
+Topics of groups and transactions are compacted; that of share groups loses its beginning as soon as later
+snapshots say the same, and nothing by age.
+"""
 
 from tidelog.controller.commands import TopicSpec
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.model.identifiers import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from tidelog.model.settings import BrokerSettings
 
 
@@ -29,6 +37,22 @@ def internal_topic(name: str, settings: BrokerSettings, broker_count: int) -> To
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(settings.get_int("offsets.topic.segment.bytes")),
+            },
+        )
+    if name == SHARE_GROUP_STATE_TOPIC:
+        replicas = replication_factor("share.coordinator.state.topic.replication.factor")
+        return TopicSpec(
+            name,
+            settings.get_int("share.coordinator.state.topic.num.partitions"),
+            replicas,
+            configs={
+                "cleanup.policy": "delete",
+                "compression.type": "producer",
+                "min.insync.replicas": str(
+                    min(settings.get_int("share.coordinator.state.topic.min.isr"), replicas)
+                ),
+                "retention.ms": "-1",
+                "segment.bytes": str(settings.get_int("share.coordinator.state.topic.segment.bytes")),
             },
         )
     assert name == TRANSACTION_STATE_TOPIC

@@ -284,140 +284,43 @@ _LOGIN = (
 _SHARE_GROUPS = (
     _noted(
         "group.share.assignment.interval.ms", _INT, 1_000, _MEDIUM,
-        "Share groups, which there are none of here: assignment interval.",
+        "How long to wait between two assignments of a share group; here each change is assigned at once.",
         minimum=0, update_mode=_CLUSTER_WIDE,
     ),
     _noted(
         "group.share.assignors", _LIST, ("simple",), _MEDIUM,
-        "Share groups, which there are none of here: assignors.",
-    ),
-    _noted(
-        "group.share.delivery.count.limit", _INT, 5, _MEDIUM,
-        "Share groups, which there are none of here: delivery count limit.", minimum=2, maximum=10,
-    ),
-    _noted(
-        "group.share.heartbeat.interval.ms", _INT, 5_000, _MEDIUM,
-        "Share groups, which there are none of here: heartbeat interval.", minimum=1,
+        "Who assigns partitions to members of share groups; here the simple assignor does.",
     ),
     _noted(
         "group.share.max.assignment.interval.ms", _INT, 15_000, _MEDIUM,
-        "Share groups, which there are none of here: max assignment interval.", minimum=0,
-    ),
-    _noted(
-        "group.share.max.delivery.count.limit", _INT, 10, _MEDIUM,
-        "Share groups, which there are none of here: max delivery count limit.", minimum=5, maximum=25,
-    ),
-    _noted(
-        "group.share.max.heartbeat.interval.ms", _INT, 15_000, _MEDIUM,
-        "Share groups, which there are none of here: max heartbeat interval.", minimum=1,
-    ),
-    _noted(
-        "group.share.max.partition.max.record.locks", _INT, 4_000, _MEDIUM,
-        "Share groups, which there are none of here: max partition max record locks.",
-        minimum=2_000, maximum=10_000,
-    ),
-    _noted(
-        "group.share.max.record.lock.duration.ms", _INT, 60_000, _MEDIUM,
-        "Share groups, which there are none of here: max record lock duration.",
-        minimum=30_000, maximum=3_600_000,
-    ),
-    _noted(
-        "group.share.max.session.timeout.ms", _INT, 60_000, _MEDIUM,
-        "Share groups, which there are none of here: max session timeout.", minimum=1,
-    ),
-    _noted(
-        "group.share.max.share.sessions", _INT, 2_000, _MEDIUM,
-        "Share groups, which there are none of here: max share sessions.", minimum=1,
-    ),
-    _noted(
-        "group.share.max.size", _INT, 200, _MEDIUM,
-        "Share groups, which there are none of here: max size.", minimum=1, maximum=1_000,
+        "The most `share.assignment.interval.ms` of a group.", minimum=0,
     ),
     _noted(
         "group.share.min.assignment.interval.ms", _INT, 0, _MEDIUM,
-        "Share groups, which there are none of here: min assignment interval.", minimum=0,
-    ),
-    _noted(
-        "group.share.min.delivery.count.limit", _INT, 2, _MEDIUM,
-        "Share groups, which there are none of here: min delivery count limit.", minimum=2, maximum=5,
-    ),
-    _noted(
-        "group.share.min.heartbeat.interval.ms", _INT, 5_000, _MEDIUM,
-        "Share groups, which there are none of here: min heartbeat interval.", minimum=1,
-    ),
-    _noted(
-        "group.share.min.partition.max.record.locks", _INT, 100, _MEDIUM,
-        "Share groups, which there are none of here: min partition max record locks.",
-        minimum=100, maximum=2_000,
-    ),
-    _noted(
-        "group.share.min.record.lock.duration.ms", _INT, 15_000, _MEDIUM,
-        "Share groups, which there are none of here: min record lock duration.",
-        minimum=1_000, maximum=30_000,
-    ),
-    _noted(
-        "group.share.min.session.timeout.ms", _INT, 45_000, _MEDIUM,
-        "Share groups, which there are none of here: min session timeout.", minimum=1,
-    ),
-    _noted(
-        "group.share.partition.max.record.locks", _INT, 2_000, _MEDIUM,
-        "Share groups, which there are none of here: partition max record locks.",
-        minimum=100, maximum=10_000,
-    ),
-    _noted(
-        "group.share.record.lock.duration.ms", _INT, 30_000, _MEDIUM,
-        "Share groups, which there are none of here: record lock duration.",
-        minimum=1_000, maximum=3_600_000,
-    ),
-    _noted(
-        "group.share.session.timeout.ms", _INT, 45_000, _MEDIUM,
-        "Share groups, which there are none of here: session timeout.", minimum=1,
+        "The least `share.assignment.interval.ms` of a group.", minimum=0,
     ),
     _noted(
         "share.coordinator.append.linger.ms", _INT, -1, _MEDIUM,
-        "Share groups, which there are none of here: append linger.", minimum=-1,
+        "How long records of share groups are gathered before they are written; here they are "
+        "written at once.",
+        minimum=-1,
     ),
     _noted(
         "share.coordinator.cached.buffer.max.bytes", _INT, 1_048_588, _MEDIUM,
-        "Share groups, which there are none of here: cached buffer max bytes.",
+        "The largest buffer for records of share groups that is kept.",
         minimum=524_288, update_mode=_CLUSTER_WIDE,
     ),
     _noted(
         "share.coordinator.load.buffer.size", _INT, 5_242_880, _HIGH,
-        "Share groups, which there are none of here: load buffer size.", minimum=1,
-    ),
-    _noted(
-        "share.coordinator.snapshot.update.records.per.snapshot", _INT, 500, _MEDIUM,
-        "Share groups, which there are none of here: snapshot update records per snapshot.",
-        minimum=0, maximum=500,
+        "How much of __share_group_state is read at once when a share coordinator loads it.", minimum=1,
     ),
     _noted(
         "share.coordinator.state.topic.compression.codec", _INT, 0, _HIGH,
-        "Share groups, which there are none of here: state topic compression codec.",
-    ),
-    _noted(
-        "share.coordinator.state.topic.min.isr", _SHORT, 2, _HIGH,
-        "Share groups, which there are none of here: state topic min isr.", minimum=1,
-    ),
-    _noted(
-        "share.coordinator.state.topic.num.partitions", _INT, 50, _HIGH,
-        "Share groups, which there are none of here: state topic num partitions.", minimum=1,
-    ),
-    _noted(
-        "share.coordinator.state.topic.replication.factor", _SHORT, 3, _HIGH,
-        "Share groups, which there are none of here: state topic replication factor.", minimum=1,
-    ),
-    _noted(
-        "share.coordinator.state.topic.segment.bytes", _INT, 104_857_600, _HIGH,
-        "Share groups, which there are none of here: state topic segment bytes.", minimum=1,
+        "How records of share groups are compressed; here they are not.",
     ),
     _noted(
         "share.coordinator.threads", _INT, 1, _MEDIUM,
-        "Share groups, which there are none of here: threads.", minimum=1,
-    ),
-    _noted(
-        "share.coordinator.write.timeout.ms", _INT, 5_000, _HIGH,
-        "Share groups, which there are none of here: write timeout.", minimum=1,
+        "Threads of the share coordinator; here the event loop serves it.", minimum=1,
     ),
 )  # fmt: skip
 

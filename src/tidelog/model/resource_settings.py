@@ -1,8 +1,9 @@
 """The settings of groups and of subscriptions to client metrics, which have resources of their own.
 
 A group (KIP-848) has the new protocol's session timeout and heartbeat interval: they hold instead of the
-broker's `group.consumer.*`, within its bounds, from the next heartbeat on. Settings of share and streams
-groups are kept and shown; there are no such groups here.
+broker's `group.consumer.*`, within its bounds, from the next heartbeat on. A share group (KIP-932) has how
+its records are delivered as well, instead of the broker's `group.share.*`. Settings of streams groups are
+kept and shown; there are no such groups here.
 
 A subscription to client metrics (KIP-714) says which clients shall push which metrics how often. It is kept
 and shown, and nobody pushes: the telemetry APIs are not offered.
@@ -60,27 +61,43 @@ _GROUP_ROWS = (
         "consumer.assignment.interval.ms", 1_000,
         "How long to wait between two assignments; here each change is assigned at once.", minimum=0,
     ),
-    _group("share.session.timeout.ms", 45_000, "The session timeout of a share group.", minimum=1),
-    _group("share.heartbeat.interval.ms", 5_000, "The heartbeat interval of a share group.", minimum=1),
     _group(
-        "share.assignment.interval.ms", 1_000, "The time between assignments of a share group.", minimum=0
-    ),
-    _group("share.record.lock.duration.ms", 30_000, "How long a share group locks a record.", minimum=1_000),
-    _group("share.delivery.count.limit", 5, "How often a share group delivers a record.", minimum=2),
-    _group(
-        "share.partition.max.record.locks", 2_000, "How many records a share group locks at once.",
-        minimum=100,
+        "share.session.timeout.ms", 45_000,
+        "After how long without a heartbeat a member leaves a share group.", minimum=1, inert=False,
     ),
     _group(
-        "share.auto.offset.reset", "latest", "Where a share group begins.", type=_STRING, broker=False,
+        "share.heartbeat.interval.ms", 5_000, "How often a member of a share group sends a heartbeat.",
+        minimum=1, inert=False,
+    ),
+    _group(
+        "share.assignment.interval.ms", 1_000,
+        "How long a share group waits between two assignments; here each change is assigned at once.",
+        minimum=0,
+    ),
+    _group(
+        "share.record.lock.duration.ms", 30_000,
+        "How long a member of a share group has a record for itself.", minimum=1_000, inert=False,
+    ),
+    _group(
+        "share.delivery.count.limit", 5, "How often a share group delivers a record before it is given up.",
+        minimum=2, inert=False,
+    ),
+    _group(
+        "share.partition.max.record.locks", 2_000,
+        "How many records of a partition a share group may have in flight.", minimum=100, inert=False,
+    ),
+    _group(
+        "share.auto.offset.reset", "latest",
+        "Where a share group begins: earliest, latest, or by_duration and how long ago.",
+        type=_STRING, broker=False, inert=False,
     ),
     _group(
         "share.isolation.level", "read_uncommitted", "What a share group reads of transactions.",
-        type=_STRING, choices=("read_committed", "read_uncommitted"), broker=False,
+        type=_STRING, choices=("read_committed", "read_uncommitted"), broker=False, inert=False,
     ),
     _group(
         "share.renew.acknowledge.enable", True, "Whether a share group may renew the lock of a record.",
-        type=_BOOLEAN, broker=False,
+        type=_BOOLEAN, broker=False, inert=False,
     ),
     _group("streams.session.timeout.ms", 45_000, "The session timeout of a streams group.", minimum=1),
     _group("streams.heartbeat.interval.ms", 5_000, "The heartbeat interval of a streams group.", minimum=1),
@@ -99,7 +116,7 @@ _GROUP_ROWS = (
 
 GROUP_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _GROUP_ROWS}
 
-_BOUNDED: dict[str, Bounds] = {
+BOUNDED: dict[str, Bounds] = {
     **{
         f"{kind}.{what}": Bounds(f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
         for kind in ("consumer", "share", "streams")
@@ -150,7 +167,7 @@ def group_value(name: str, configs: Mapping[str, str], settings: "BrokerSettings
     if text is None:
         return settings.get(setting.synonyms[0].name) if setting.synonyms else setting.default
     value = parse_value(setting, text)
-    bounds = _BOUNDED.get(name)
+    bounds = BOUNDED.get(name)
     if bounds is not None:
         assert isinstance(value, int)
         # The bounds may have moved since it was set.
@@ -185,7 +202,7 @@ def group_config_faults(configs: Mapping[str, str], settings: "BrokerSettings") 
 def _bound_faults(values: Mapping[str, SettingValue], settings: "BrokerSettings") -> list[str]:
     faults = []
     for name, value in values.items():
-        bounds = _BOUNDED.get(name, Bounds())
+        bounds = BOUNDED.get(name, Bounds())
         assert not bounds.most or isinstance(value, int)
         if bounds.least and isinstance(value, int) and value < settings.get_int(bounds.least):
             faults.append(f"{name} must be greater than or equal to {bounds.least}")

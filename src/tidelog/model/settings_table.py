@@ -33,6 +33,7 @@ from tidelog.model.setting_rows import (
 )
 from tidelog.model.setting_rows import broker_setting as _broker
 from tidelog.model.setting_rows import topic_setting as _topic
+from tidelog.model.share_settings import SHARE_SETTINGS
 
 __all__ = [
     "BROKER_SETTINGS",
@@ -575,8 +576,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for group in (
         *(_NODE, _NETWORK, SECURITY_SETTINGS, ACCESS_SETTINGS, _DATA, COORDINATION_SETTINGS),
-        *(REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, _TRANSACTIONS, METRICS_SETTINGS, _OWN),
-        *(NOTED_SETTINGS, REFUSED_SETTINGS),
+        *(REPLICATION_SETTINGS, _LOG, _CLEANER, _GROUPS, SHARE_SETTINGS, _TRANSACTIONS),
+        *(METRICS_SETTINGS, _OWN, NOTED_SETTINGS, REFUSED_SETTINGS),
     )
     for setting in group
 }

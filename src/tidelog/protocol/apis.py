@@ -117,6 +117,18 @@ _ROWS = (
     Api(69, "ConsumerGroupDescribe", 0, 1, 0),
     Api(74, "ListConfigResources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
+    Api(76, "ShareGroupHeartbeat", 1, 1, 0),
+    Api(77, "ShareGroupDescribe", 1, 1, 0),
+    Api(78, "ShareFetch", 1, 2, 0),
+    Api(79, "ShareAcknowledge", 1, 2, 0),
+    Api(83, "InitializeShareGroupState", 0, 0, 0),
+    Api(84, "ReadShareGroupState", 0, 0, 0),
+    Api(85, "WriteShareGroupState", 0, 1, 0),
+    Api(86, "DeleteShareGroupState", 0, 0, 0),
+    Api(87, "ReadShareGroupStateSummary", 0, 1, 0),
+    Api(90, "DescribeShareGroupOffsets", 0, 1, 0),
+    Api(91, "AlterShareGroupOffsets", 0, 0, 0),
+    Api(92, "DeleteShareGroupOffsets", 0, 0, 0),
 )
 
 APIS: dict[int, Api] = {row.key: row for row in _ROWS}

@@ -149,6 +149,9 @@ class Connection(asyncio.BufferedProtocol):
             self._let_go()
         if self.context.authentication is not None:
             self.context.authentication.abandon()
+        if self.context.leavings:
+            with self.server.broker.turn:
+                self.context.lost()
 
     def close(self, reason: str | None = None) -> None:
         """Close now; with a reason it is logged, once per reason and peer."""

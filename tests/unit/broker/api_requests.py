@@ -59,6 +59,22 @@ _FILTER = {
 }
 _PRODUCER = {"producer_id": 7, "producer_epoch": 0}
 
+
+def _share_member(name: str) -> Fields:
+    part = {"partition_index": 0, "acknowledgement_batches": []}
+    topics = [{"topic_id": SHARED_TOPIC_ID, "partitions": [part]}]
+    return {"group_id": name, "member_id": "m", "share_session_epoch": 0, "topics": topics}
+
+
+#: nobody has it
+SHARED_TOPIC_ID = UUID(int=1)
+
+
+def _share_state(name: str, **fields: Any) -> Fields:
+    part = {"partition": 0, **fields}
+    return {"group_id": name, "topics": [{"topic_id": SHARED_TOPIC_ID, "partitions": [part]}]}
+
+
 BODIES: dict[str, Any] = {
     "ListOffsets": lambda n: {
         "replica_id": -1,
@@ -222,4 +238,28 @@ BODIES: dict[str, Any] = {
         "response_partition_limit": 2000,
         "cursor": None,
     },
+    "ShareGroupHeartbeat": lambda n: {
+        "group_id": n,
+        "member_id": "m",
+        "member_epoch": 0,
+        "subscribed_topic_names": [n],
+    },
+    "ShareGroupDescribe": lambda n: {"group_ids": [n], "include_authorized_operations": True},
+    "ShareFetch": lambda n: {**_share_member(n), "max_wait": 0, "min_bytes": 1, "max_records": 10},
+    "ShareAcknowledge": _share_member,
+    "InitializeShareGroupState": lambda n: _share_state(n, state_epoch=1, start_offset=0),
+    "ReadShareGroupState": lambda n: _share_state(n, leader_epoch=0),
+    "WriteShareGroupState": lambda n: _share_state(
+        n, state_epoch=1, leader_epoch=0, start_offset=0, state_batches=[]
+    ),
+    "DeleteShareGroupState": lambda n: _share_state(n),
+    "ReadShareGroupStateSummary": lambda n: _share_state(n, leader_epoch=0),
+    "DescribeShareGroupOffsets": lambda n: {
+        "groups": [{"group_id": n, "topics": [{"topic_name": n, "partitions": [0]}]}]
+    },
+    "AlterShareGroupOffsets": lambda n: {
+        "group_id": n,
+        "topics": [{"topic_name": n, "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+    },
+    "DeleteShareGroupOffsets": lambda n: {"group_id": n, "topics": [{"topic_name": n}]},
 }

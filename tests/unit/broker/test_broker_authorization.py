@@ -245,6 +245,13 @@ def prepare(node: GuardedNode) -> None:
     for key_type in (0, 1):
         node.call("FindCoordinator", 3, {"key": "open", "key_type": key_type})
     node.call("ConsumerGroupHeartbeat", 1, requests_of("ConsumerGroupHeartbeat", "open", None))
+    sharing = {**requests_of("ShareGroupHeartbeat", "open", None), "group_id": "shared"}
+    for _ in range(2):
+        # The second time the state of its partitions is there, and it is assigned them.
+        answer = node.call("ShareGroupHeartbeat", 1, sharing)
+        sharing["member_epoch"] = answer.member_epoch
+        node.advance(1_000)
+    assert answer.assignment.topic_partitions
     begun = node.call("InitProducerId", 4, requests_of("InitProducerId", "open", None))
     added = requests_of("AddPartitionsToTxn", "open", None)
     added |= {
@@ -262,7 +269,14 @@ def variants(name: str, version: int) -> list[dict[str, Any]]:
     body = requests_of(name, "open", None)
     fresh = requests_of(name, f"fresh{next(_FRESH)}", None)
     if name == "FindCoordinator":
-        return [body, {**body, "key_type": 1}]
+        shared = "open:AAAAAAAAAAAAAAAAAAAAAQ:0"
+        return [
+            body,
+            {**body, "key_type": 1},
+            {**body, "key_type": 2, "key": shared, "coordinator_keys": [shared]},
+        ]
+    if name == "ShareGroupDescribe":
+        return [{**body, "group_ids": ["shared"]}]
     if name == "InitProducerId":
         return [body, {**body, "transactional_id": None}, {**body, "enable2_pc": True}]
     if name == "Metadata":

@@ -4,19 +4,30 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.replicas.partition import Partition
 from tidelog.broker.runtime.deferred import Deferred
-from tidelog.model.identifiers import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.model.identifiers import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
+    from tidelog.broker.coordinators.sharing import Sharing
     from tidelog.broker.coordinators.transactions import Transactions
 
 
 class CoordinatedPartitions:
     """The listener of `replication.roles`; the coordinators are made for the first partition of theirs."""
 
-    def __init__(self, groups: "Deferred[GroupCoordinator]", transactions: "Deferred[Transactions]") -> None:
+    def __init__(
+        self,
+        groups: "Deferred[GroupCoordinator]",
+        transactions: "Deferred[Transactions]",
+        shares: "Deferred[Sharing]",
+    ) -> None:
         self._groups = groups
         self._transactions = transactions
+        self._shares = shares
 
     def leads(self, partition: Partition) -> None:
         """Load what the partition's log says."""
@@ -24,10 +35,16 @@ class CoordinatedPartitions:
             self._groups.get().load(partition.index)
         elif partition.topic == TRANSACTION_STATE_TOPIC:
             self._transactions.get().coordinator.load(partition.index)
+        elif partition.topic == SHARE_GROUP_STATE_TOPIC:
+            self._shares.get().coordinator.load(partition.index)
 
     def leads_no_more(self, partition: Partition) -> None:
-        """Another broker coordinates what is in this partition."""
-        groups, transactions = self._groups.made, self._transactions.made
+        """Another broker coordinates what is in this partition, and delivers its records to share groups."""
+        groups, transactions, shares = self._groups.made, self._transactions.made, self._shares.made
+        if shares is not None:
+            shares.partitions.leads_no_more(partition)
+            if partition.topic == SHARE_GROUP_STATE_TOPIC:
+                shares.coordinator.unload(partition.index)
         if partition.topic == GROUP_METADATA_TOPIC and groups is not None:
             groups.unload(partition.index)
         elif partition.topic == TRANSACTION_STATE_TOPIC and transactions is not None:
@@ -39,4 +56,4 @@ class CoordinatedPartitions:
             self._groups.made.topic_deleted(topic)
 
     def __repr__(self) -> str:
-        return f"<CoordinatedPartitions {self._groups!r} {self._transactions!r}>"
+        return f"<CoordinatedPartitions {self._groups!r} {self._transactions!r} {self._shares!r}>"

@@ -6,7 +6,9 @@ of offsets wait until what was read is replicated.
 """
 
 from collections.abc import Hashable
+from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinators.coordinator_runtime import CoordinatorRuntime, LogEntry, Shard
 from tidelog.broker.coordinators.internal_topic import InternalTopic
@@ -16,11 +18,21 @@ from tidelog.broker.coordinators.topic_expressions import TopicExpressions
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.replicas.partition import Partition
 from tidelog.broker.runtime.background_jobs import BackgroundJobs
+from tidelog.broker.runtime.deferred import Deferred
 from tidelog.broker.runtime.events import Events
 from tidelog.broker.runtime.live_settings import LiveSettings
 from tidelog.broker.runtime.timers import Timers
 from tidelog.groups import arguments
-from tidelog.groups.commands import Command, ExpireOffsets, ForgetTopic, TimerFired
+from tidelog.groups.commands import (
+    Command,
+    DeleteShareState,
+    ExpireOffsets,
+    ForgetTopic,
+    InitializeShareState,
+    ShareStateAnswered,
+    TimerFired,
+)
+from tidelog.groups.consumer_schemas import Partition as TopicIdPartition
 from tidelog.groups.machine import GroupMachine
 from tidelog.groups.member_memory import MemberMemory
 from tidelog.groups.settings import GroupSettings
@@ -29,8 +41,15 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import random_uuid
 from tidelog.model.ports import Clock
 from tidelog.model.settings import BrokerSettings
+from tidelog.shares.coordinator_commands import DeleteState, InitializeState
+from tidelog.shares.schemas import ShareKey
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinators.share_state_requests import StateAnswer
+    from tidelog.broker.coordinators.sharing import Sharing
 
 MINUTE_MS = 60_000
+_NO_TOKEN = -1
 _EXPIRY_TICK = "group offsets expiry"
 _EXPIRY_INTERVAL = "offsets.retention.check.interval.ms"
 
@@ -55,6 +74,13 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         consumer_assignors=settings.get_list("group.consumer.assignors"),
         allows_upgrade=policy in ("bidirectional", "upgrade"),
         allows_downgrade=policy in ("bidirectional", "downgrade"),
+        share_session_timeout_ms=settings.get_int("group.share.session.timeout.ms"),
+        share_heartbeat_interval_ms=settings.get_int("group.share.heartbeat.interval.ms"),
+        share_min_session_timeout_ms=settings.get_int("group.share.min.session.timeout.ms"),
+        share_max_session_timeout_ms=settings.get_int("group.share.max.session.timeout.ms"),
+        share_min_heartbeat_interval_ms=settings.get_int("group.share.min.heartbeat.interval.ms"),
+        share_max_heartbeat_interval_ms=settings.get_int("group.share.max.heartbeat.interval.ms"),
+        share_max_size=settings.get_int("group.share.max.size"),
     )
 
 
@@ -76,11 +102,13 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
         metadata: Metadata,
         topic_expressions: TopicExpressions,
         random: Random,
+        shares: "Deferred[Sharing]",
     ) -> None:
         super().__init__(topic, appends, settings, clock, timers, jobs, events)
         self._metadata = metadata
         self._topic_expressions = topic_expressions
         self._random = random
+        self._shares = shares
         self._settings = group_settings(settings.current)
         self._memory = MemberMemory(self._held_bytes)
 
@@ -119,6 +147,35 @@ class GroupCoordinator(CoordinatorRuntime[GroupMachine, Command]):
         self._settings = group_settings(self._settings_source)
         for shard in self._shards.values():
             shard.machine.reconfigure(self._settings)
+
+    def _send(self, shard: Shard[GroupMachine], message: object) -> None:
+        """Ask the share coordinators of all partitions that a share group begins with, or forgets."""
+        assert isinstance(message, InitializeShareState | DeleteShareState)
+        number, group_id = message.number, message.group_id
+        commands: dict[TopicIdPartition, InitializeState | DeleteState] = {}
+        if isinstance(message, InitializeShareState):
+            for place, offset in message.start_offsets:
+                commands[place] = InitializeState(
+                    _NO_TOKEN, ShareKey(group_id, *place), message.state_epoch, offset
+                )
+        else:
+            for place in message.partitions:
+                commands[place] = DeleteState(_NO_TOKEN, ShareKey(group_id, *place))
+        results: dict[TopicIdPartition, ErrorCode] = {}
+
+        def answered(place: TopicIdPartition, answer: "StateAnswer") -> None:
+            results[place] = answer.error
+            if len(results) == len(commands):
+                # On a turn of its own: the machine may be in the middle of what it asked for.
+                self._timers.set((self.kind, "share state", object()), self._clock.now_ms(), tell)
+
+        def tell() -> None:
+            if self._leads(shard):
+                self._handle(shard, ShareStateAnswered(number, group_id, tuple(results.items())))
+
+        persister = self._shares.get().persister
+        for place, command in commands.items():
+            persister.ask(command, partial(answered, place))
 
     # ------------------------------------------------------------ ticks and events of the broker
 

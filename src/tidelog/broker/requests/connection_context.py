@@ -62,6 +62,7 @@ class ConnectionContext:
         "host",
         "is_replica",
         "last_api_key",
+        "leavings",
         "listener_name",
         "port",
         "principal",
@@ -97,6 +98,8 @@ class ConnectionContext:
         self.wait_for: Callable[[Callable[[], None]], None] | None = None
         #: closes the connection once what was answered has left; None when it is gone
         self.finish: Callable[[], None] | None = None
+        #: what is done when the connection is gone
+        self.leavings: list[Callable[[], None]] = []
         #: the largest frame that is taken from it at present
         self.frame_bytes_max = FRAME_BYTES_MAX
         #: of the last request that went by the general path
@@ -112,6 +115,12 @@ class ConnectionContext:
         self.run_in_vain = False
         #: the template of the last Fetch request, if it has one (see fetch_templates)
         self.fetch_template: FetchTemplate | None = None
+
+    def lost(self) -> None:
+        """The connection is gone: do what was to be done then."""
+        leavings, self.leavings = self.leavings, []
+        for leaving in leavings:
+            leaving()
 
     def forget_templates(self) -> None:
         """Let the next Produce or Fetch request take the general path: what was allowed may not be now."""

@@ -55,6 +55,11 @@ _BETWEEN_BROKERS = {
     "OffsetForLeaderEpoch": 0,
     "WriteTxnMarkers": 0,
     "AddPartitionsToTxn": 4,
+    "InitializeShareGroupState": 0,
+    "ReadShareGroupState": 0,
+    "WriteShareGroupState": 0,
+    "DeleteShareGroupState": 0,
+    "ReadShareGroupStateSummary": 0,
 }
 #: buckets kept of clients; when there are more, those that are full are forgotten, then the oldest
 BUCKETS_MAX = 10_000
@@ -271,6 +276,18 @@ class Quotas:
         throttle_ms = consumer.record(record_bytes, now_ms)
         if throttle_ms:
             consumer.bucket.take(-record_bytes, consumer.limit, now_ms)
+            self._mute(context, throttle_ms, "fetch")
+        return throttle_ms
+
+    def share_fetched(self, context: ConnectionContext, record_bytes: int) -> int:
+        """Count the records of a ShareFetch answer, which are sent in any case: nobody else could get them
+        before their locks end. How long to wait then.
+        """
+        consumer = self.meters(context).consumer
+        if consumer is None:
+            return 0
+        throttle_ms = consumer.record(record_bytes, self._now_ms())
+        if throttle_ms:
             self._mute(context, throttle_ms, "fetch")
         return throttle_ms
 

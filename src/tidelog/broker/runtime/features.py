@@ -9,3 +9,7 @@ TRANSACTION_VERSION_FEATURE = Feature(0, 2, 2)
 ELR_VERSION = "eligible.leader.replicas.version"
 ELR_VERSION_FEATURE = Feature(0, 1, 1)
 """Partitions have eligible leader replicas (KIP-966)."""
+
+SHARE_VERSION = "share.version"
+SHARE_VERSION_FEATURE = Feature(0, 1, 1)
+"""There are share groups (KIP-932)."""

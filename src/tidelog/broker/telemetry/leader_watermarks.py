@@ -6,17 +6,13 @@ per broker, and the next scrape has them. Nobody is asked unless somebody scrape
 `INTERVAL_MS`.
 """
 
+from tidelog.broker.coordinators.log_ends import VERSION, ends_of, ends_request
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.runtime.peers import PeerFault, Peers
 from tidelog.broker.runtime.timers import Timers
 from tidelog.client.api_keys import LIST_OFFSETS
-from tidelog.client.requests import MalformedAnswer, decode_response, encode_request
 from tidelog.model.identifiers import NO_LEADER
 
-VERSION = 7
-LATEST = -1
-#: what a request that is not a replica's says of itself
-NO_REPLICA = -1
 INTERVAL_MS = 5_000
 PARTITIONS_PER_REQUEST = 2_000
 PARTITIONS_MAX = 50_000
@@ -75,39 +71,18 @@ class LeaderWatermarks:
 
     def _send(self, leader_id: int, topics: dict[str, list[int]]) -> None:
         self._asking.add(leader_id)
-        fields = {
-            "replica_id": NO_REPLICA,
-            "isolation_level": 0,
-            "topics": [
-                {
-                    "name": topic,
-                    "partitions": [
-                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": LATEST}
-                        for index in indexes
-                    ],
-                }
-                for topic, indexes in topics.items()
-            ],
-        }
         self._peers.request(
             leader_id,
             LIST_OFFSETS,
             VERSION,
-            encode_request(LIST_OFFSETS, VERSION, fields),
+            ends_request(topics),
             lambda answer: self._answered(leader_id, answer),
             timeout_ms=INTERVAL_MS,
         )
 
     def _answered(self, leader_id: int, answer: memoryview | PeerFault) -> None:
         self._asking.discard(leader_id)
-        if isinstance(answer, PeerFault):
-            return  # what was told before still counts; the next scrape asks again
-        try:
-            response = decode_response(LIST_OFFSETS, VERSION, answer)
-        except MalformedAnswer:
-            return
-        for topic in response.topics:
-            for partition in topic.partitions:
-                place = (str(topic.name), int(partition.partition_index))
-                if not partition.error_code and place in self._wanted:
-                    self._known[place] = int(partition.offset)
+        # Of what was not told now, what was told before still counts; the next scrape asks again.
+        for place, end in ends_of(answer).items():
+            if place in self._wanted:
+                self._known[place] = end

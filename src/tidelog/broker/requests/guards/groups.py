@@ -6,6 +6,7 @@ from typing import Any
 
 from tidelog.broker.requests.group_answers import Gathered, topic_name
 from tidelog.broker.requests.guards.guard import (
+    CLUSTER_REFUSED,
     GROUP_REFUSED,
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
@@ -34,7 +35,8 @@ _FETCH_GROUP_ERROR_SINCE = 2
 _FETCH_BATCHED_SINCE = 8
 _KEYS_SINCE = 4
 _PROTOCOL_NULLABLE_SINCE = 7
-_GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_GROUP_KEY, _TRANSACTION_KEY, _SHARE_KEY = 0, 1, 2
+_SHARE_KEY_SINCE = 6
 
 
 def join_group(access: Access, request: Request, serve: Serve) -> Answer:
@@ -109,15 +111,20 @@ def delete_groups(access: Access, request: Request, serve: Serve) -> Answer:
 
 
 def find_coordinator(access: Access, request: Request, serve: Serve) -> Answer:
-    """DESCRIBE on each group or transactional id."""
+    """DESCRIBE on each group or transactional id; CLUSTER_ACTION for share partitions."""
     key_type = getattr(request.body, "key_type", _GROUP_KEY)
+    is_shared = key_type == _SHARE_KEY and request.version >= _SHARE_KEY_SINCE
 
     def may(key: str) -> bool:
         if key_type == _GROUP_KEY:
             return access.may_group(_DESCRIBE, key)
+        if is_shared:
+            return access.may_cluster(AclOperation.CLUSTER_ACTION)
         return key_type != _TRANSACTION_KEY or access.may_transaction(_DESCRIBE, key)
 
     error = GROUP_REFUSED if key_type == _GROUP_KEY else TRANSACTION_REFUSED
+    if is_shared:
+        error = CLUSTER_REFUSED
     nowhere: Fields = {"error_code": error, "error_message": None, "node_id": -1, "host": "", "port": -1}
     if request.version < _KEYS_SINCE:
         return serve(request) if may(request.body.key) else nowhere
@@ -286,6 +293,7 @@ def _shown_group(access: Access, group: Fields) -> Fields:
         topic["topic_name"]
         for member in group.get("members") or ()
         for side in ("assignment", "target_assignment")
+        if side in member
         for topic in member[side]["topic_partitions"]
     }
     if all(access.may_topic(_DESCRIBE, name) for name in each(names)):

@@ -1,7 +1,7 @@
 """The guard of each API by its name. Those that are not here ask for nothing, or do it themselves."""
 
 from tidelog.broker.requests.authorization import Authorization
-from tidelog.broker.requests.guards import cluster, groups, topics, transactions
+from tidelog.broker.requests.guards import cluster, groups, shares, topics, transactions
 from tidelog.broker.requests.guards.guard import Access, Answer, Guard, Serve
 from tidelog.broker.requests.request import Request
 from tidelog.broker.runtime.live_settings import LiveSettings
@@ -12,7 +12,12 @@ _ALTER, _DESCRIBE = AclOperation.ALTER, AclOperation.DESCRIBE
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
 
 #: APIs whose handlers ask the authorizer: the hand-decoded ones, and those that depend on whose token it is
-OWN_CHECKS = frozenset({"Produce", "Fetch", "CreateDelegationToken", "DescribeDelegationToken"})
+OWN_CHECKS = frozenset(
+    {
+        *("Produce", "Fetch", "ShareFetch", "ShareAcknowledge"),
+        *("CreateDelegationToken", "DescribeDelegationToken"),
+    }
+)
 
 GUARDS: dict[str, Guard] = {
     "ListOffsets": topics.list_offsets,
@@ -64,6 +69,16 @@ GUARDS: dict[str, Guard] = {
     "ConsumerGroupDescribe": groups.consumer_group_describe,
     "ListConfigResources": cluster.whole(_DESCRIBE_CONFIGS, cluster.refuse(config_resources=[])),
     "DescribeTopicPartitions": topics.describe_topic_partitions,
+    "ShareGroupHeartbeat": shares.share_group_heartbeat,
+    "ShareGroupDescribe": shares.share_group_describe,
+    "InitializeShareGroupState": shares.share_state,
+    "ReadShareGroupState": shares.share_state,
+    "WriteShareGroupState": shares.share_state,
+    "DeleteShareGroupState": shares.share_state,
+    "ReadShareGroupStateSummary": shares.share_state,
+    "DescribeShareGroupOffsets": shares.describe_offsets,
+    "AlterShareGroupOffsets": shares.alter_offsets,
+    "DeleteShareGroupOffsets": shares.delete_offsets,
 }
 
 

@@ -6,14 +6,12 @@ protocol each member speaks. Authorized operations are all of a group's while th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
-from tidelog.broker.requests.handlers.describe_groups import GROUP_OPERATIONS
+from tidelog.broker.requests.described_groups import describe_each
 from tidelog.broker.requests.request import Request
 from tidelog.broker.runtime.deferred import Deferred
-from tidelog.groups.consumer_responses import described_missing
-from tidelog.model.errors import ErrorCode
+from tidelog.groups.machine import GroupMachine
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
@@ -26,21 +24,4 @@ class Handler:
     groups: "Deferred[GroupCoordinator]"
 
     def handle(self, request: Request) -> Mapping[str, object]:
-        include_operations = request.body.include_authorized_operations
-
-        def describe(group_id: str) -> Mapping[str, object]:
-            group = self._describe(group_id)
-            if include_operations and not group["error_code"]:
-                group = {**group, "authorized_operations": GROUP_OPERATIONS}
-            return group
-
-        # One that is named again is not described again.
-        return {"groups": list(map(cache(describe), request.body.group_ids))}
-
-    def _describe(self, group_id: str) -> Mapping[str, object]:
-        if not group_id:
-            return described_missing(group_id, ErrorCode.INVALID_GROUP_ID, None)
-        machine = self.groups.get().machine_for(group_id)
-        if isinstance(machine, ErrorCode):
-            return described_missing(group_id, machine, None)
-        return machine.describe_consumer_group(group_id)
+        return describe_each(self.groups.get(), request.body, GroupMachine.describe_consumer_group)

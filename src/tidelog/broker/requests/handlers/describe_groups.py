@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tidelog.broker.requests.described_groups import GROUP_OPERATIONS
 from tidelog.broker.requests.request import Request
 from tidelog.broker.runtime.deferred import Deferred
 from tidelog.groups.responses import described_missing
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
 
 MISSING_IS_ERROR_SINCE_VERSION = 6
-# Bits of READ (3), DELETE (6) and DESCRIBE (8), and since Kafka 3.8 DESCRIBE_CONFIGS (10) and ALTER_CONFIGS
-# (11).
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 @dataclass(frozen=True, slots=True)
