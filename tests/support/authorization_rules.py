@@ -173,5 +173,6 @@ RULES: dict[str, tuple[Need, ...]] = {
     "DeleteShareGroupOffsets": (Need(_GROUP, _DELETE), Need(_TOPIC, _READ)),
     # Outside of Kafka's protocol and of the table of APIs: what brokers, and `tidelog doctor`, ask a broker.
     "ControllerCommand": (Need(_CLUSTER, _CLUSTER_ACTION),),
+    "AppendDeadLetters": (Need(_CLUSTER, _CLUSTER_ACTION),),
     "DescribeBackgroundJobs": (Need(_CLUSTER, _DESCRIBE),),
 }

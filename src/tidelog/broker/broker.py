@@ -412,6 +412,7 @@ class Broker:
         )
 
     def _make_shares(self) -> "Sharing":
+        from tidelog.broker.coordinators.dead_letter_writer import DeadLetterWriter
         from tidelog.broker.coordinators.log_ends import LogEnds
         from tidelog.broker.coordinators.share_partitions import SharePartitions
         from tidelog.broker.coordinators.share_persister import SharePersister
@@ -434,13 +435,17 @@ class Broker:
         )
         persister = SharePersister(coordinator, metadata, self.peers, settings, timers, self.node_id)
         sessions = ShareSessions(settings.get_int("group.share.max.share.sessions"))
+        dead_letters = DeadLetterWriter(
+            metadata, self.replicas, self.replicated_appends, self.peers, settings, clock
+        )
+        has_members = sessions.has_members
         partitions = SharePartitions(
-            persister, metadata, settings, clock, timers, self.turn, events, sessions.has_members
+            persister, dead_letters, metadata, settings, clock, timers, self.turn, events, has_members
         )
         log_ends = LogEnds(
             metadata, self.replicas, self.peers, lambda: settings.get_int("request.timeout.ms")
         )
-        return Sharing(coordinator, persister, partitions, sessions, log_ends)
+        return Sharing(coordinator, persister, partitions, sessions, log_ends, dead_letters)
 
     def _make_transactions(self) -> "Transactions":
         from tidelog.broker.coordinators.offset_commit_watch import OffsetCommitWatch

@@ -37,6 +37,7 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     follower_replication_throttled_replicas: tuple[str, ...] = ()
+    errors_deadletterqueue_group_enable: bool = False
 
     @property
     def compacted(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.model.errors import ErrorCode, Refused
+from tidelog.model.identifiers import topic_name_fault
 from tidelog.model.setting_rows import Scope, Setting, SettingType, SettingValue, Synonym, topic_setting
 from tidelog.model.setting_values import parse_value
 
@@ -98,6 +99,25 @@ _GROUP_ROWS = (
     _group(
         "share.renew.acknowledge.enable", True, "Whether a share group may renew the lock of a record.",
         type=_BOOLEAN, broker=False, inert=False,
+    ),
+    _group(
+        "errors.deadletterqueue.topic.name", None,
+        "The topic for the dead letters of a share group (KIP-1191); without one they are not written.",
+        type=_STRING, broker=False, inert=False,
+    ),
+    _group(
+        "errors.deadletterqueue.copy.record.enable", False,
+        "Whether dead letters have key, value and headers of the record, or say of it what happened alone.",
+        type=_BOOLEAN, broker=False, inert=False,
+    ),
+    _group(
+        "tidelog.share.retry.backoff.ms", 0,
+        "How long a share group keeps a record back after a failed delivery; twice as long after each more.",
+        minimum=0, broker=False, inert=False,
+    ),
+    _group(
+        "tidelog.share.retry.backoff.max.ms", 60_000,
+        "How long a share group keeps a record back at most.", minimum=0, broker=False, inert=False,
     ),
     _group("streams.session.timeout.ms", 45_000, "The session timeout of a streams group.", minimum=1),
     _group("streams.heartbeat.interval.ms", 5_000, "The heartbeat interval of a streams group.", minimum=1),
@@ -194,6 +214,14 @@ def group_config_faults(configs: Mapping[str, str], settings: "BrokerSettings") 
     reset = values.get("share.auto.offset.reset")
     if isinstance(reset, str) and reset not in ("earliest", "latest") and not _DURATION.fullmatch(reset):
         faults.append("share.auto.offset.reset must be earliest, latest or by_duration:<PnDTnHnMn.nS>")
+    letters = values.get("errors.deadletterqueue.topic.name")
+    if isinstance(letters, str):
+        prefix = settings.get_str("errors.deadletterqueue.topic.name.prefix")
+        wrong = topic_name_fault(letters)
+        if wrong is None and not letters.startswith(prefix):
+            wrong = f"it does not begin with {prefix}"
+        if wrong is not None:
+            faults.append(f"errors.deadletterqueue.topic.name cannot be {letters}: {wrong}")
     if not faults:
         faults += _session_faults(configs, settings)
     return faults

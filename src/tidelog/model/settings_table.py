@@ -732,6 +732,10 @@ _TOPIC_ROWS = (
         "Whether a replica outside the in-sync set may lead, losing records.",
         Synonym("unclean.leader.election.enable"),
     ),
+    _topic(
+        "errors.deadletterqueue.group.enable", _BOOLEAN, False,
+        "Whether share groups may write their dead letters to the topic (KIP-1191).",
+    ),
 )  # fmt: skip
 
 TOPIC_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TOPIC_ROWS}

@@ -3,10 +3,18 @@
 from tidelog.model.setting_rows import Importance, SettingType
 from tidelog.model.setting_rows import broker_setting as _broker
 
-_INT, _SHORT = SettingType.INT, SettingType.SHORT
+_BOOLEAN, _INT, _SHORT, _STRING = SettingType.BOOLEAN, SettingType.INT, SettingType.SHORT, SettingType.STRING
 _HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
 
 SHARE_SETTINGS = (
+    _broker(
+        "errors.deadletterqueue.auto.create.topics.enable", _BOOLEAN, False, _MEDIUM,
+        "Whether a topic for the dead letters of share groups is created when it is missing (KIP-1191).",
+    ),
+    _broker(
+        "errors.deadletterqueue.topic.name.prefix", _STRING, "dlq.", _MEDIUM,
+        "What the names of topics for the dead letters of share groups begin with (KIP-1191).",
+    ),
     _broker(
         "group.share.delivery.count.limit", _INT, 5, _MEDIUM,
         "How often a share group delivers a record before it is given up.", minimum=2, maximum=10,

@@ -137,11 +137,13 @@ APIS: dict[int, Api] = {row.key: row for row in _ROWS}
 # ask a broker. Their handlers say what the bodies are.
 CONTROLLER_COMMAND = 10_000
 DESCRIBE_BACKGROUND_JOBS = 10_001
+APPEND_DEAD_LETTERS = 10_002
 
 PRIVATE_APIS: dict[int, Api] = {
     row.key: row
     for row in (
         Api(CONTROLLER_COMMAND, "ControllerCommand", 0, 0, None),
         Api(DESCRIBE_BACKGROUND_JOBS, "DescribeBackgroundJobs", 0, 0, None),
+        Api(APPEND_DEAD_LETTERS, "AppendDeadLetters", 0, 0, None),
     )
 }

@@ -221,11 +221,12 @@ def test_what_no_part_keeps_is_asked_of_the_present_settings() -> None:
 
 
 def test_every_dynamic_setting_is_changed_by_a_test() -> None:
-    """Those of groups are in `test_broker_config_resources` and, of share groups, `test_broker_share_groups`;
-    those of client metrics have no effect.
+    """Those of groups are in `test_broker_config_resources` and, of share groups, `test_broker_share_groups`
+    and `test_broker_share_dead_letters`; those of client metrics have no effect.
     """
+    of_shares = ("share.", "errors.deadletterqueue.", "tidelog.share.")
     assert set(dynamic(BROKER_SETTINGS)) >= OUTSIDE
-    assert [name for name in dynamic(GROUP_SETTINGS) if not name.startswith("share.")] == [
+    assert [name for name in dynamic(GROUP_SETTINGS) if not name.startswith(of_shares)] == [
         "consumer.heartbeat.interval.ms",
         "consumer.session.timeout.ms",
     ]

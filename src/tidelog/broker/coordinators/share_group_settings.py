@@ -21,5 +21,8 @@ def share_partition_settings(settings: BrokerSettings, configs: Mapping[str, str
         partition_max_record_locks=number("share.partition.max.record.locks"),
         renew_acknowledge_enable=bool(group_value("share.renew.acknowledge.enable", configs, settings)),
         read_committed=group_value("share.isolation.level", configs, settings) == "read_committed",
+        retry_backoff_ms=number("tidelog.share.retry.backoff.ms"),
+        retry_backoff_max_ms=number("tidelog.share.retry.backoff.max.ms"),
+        dead_letter_topic=configs.get("errors.deadletterqueue.topic.name") or None,
         auto_offset_reset=str(group_value("share.auto.offset.reset", configs, settings)).lower(),
     )

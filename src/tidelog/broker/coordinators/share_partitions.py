@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from tidelog.broker.coordinators.dead_letter_writer import DeadLetterWriter
 from tidelog.broker.coordinators.share_group_settings import share_partition_settings
 from tidelog.broker.coordinators.share_persister import SharePersister
 from tidelog.broker.coordinators.share_reading import SharedRead, read_shared, readable_bytes
@@ -114,6 +115,7 @@ class SharePartitions:
     def __init__(
         self,
         persister: SharePersister,
+        dead_letters: DeadLetterWriter,
         metadata: Metadata,
         settings: LiveSettings,
         clock: Clock,
@@ -124,6 +126,7 @@ class SharePartitions:
     ) -> None:
         """`has_members` says whether a group has share sessions on this broker."""
         self._persister = persister
+        self._dead_letters = dead_letters
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
@@ -370,8 +373,9 @@ class SharePartitions:
             case FindInitialOffset():
                 self._find_initial_offset(shared, message.wanted)
             case WriteDeadLetters():
-                # Nowhere to write them to: the group has no topic for them any more.
-                self._step(shared, DeadLettersWritten(message.first_offset, message.last_offset))
+                shared.writes += 1
+                then = partial(self._letters_written, shared, message)
+                self._dead_letters.write(key, shared.partition, message, then)
 
     def _state_read(self, shared: SharedPartition, answer: StateAnswer) -> None:
         read = StateRead(
@@ -382,6 +386,13 @@ class SharePartitions:
     def _state_written(self, shared: SharedPartition, number: int, answer: StateAnswer) -> None:
         shared.writes -= 1
         self._step(shared, StateWritten(number, answer.error, answer.message))
+
+    def _letters_written(
+        self, shared: SharedPartition, message: WriteDeadLetters, error: ErrorCode, retriable: bool
+    ) -> None:
+        shared.writes -= 1
+        written = DeadLettersWritten(message.first_offset, message.last_offset, error, retriable)
+        self._step(shared, written)
 
     def _find_initial_offset(self, shared: SharedPartition, wanted: InitialOffset) -> None:
         partition = shared.partition

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidelog.broker.coordinators.dead_letter_writer import DeadLetterWriter
 from tidelog.broker.coordinators.log_ends import LogEnds
 from tidelog.broker.coordinators.share_partitions import SharePartitions
 from tidelog.broker.coordinators.share_persister import SharePersister
@@ -33,6 +34,8 @@ class Sharing:
     sessions: ShareSessions
     #: how far the partitions go that share groups read
     log_ends: LogEnds
+    #: to topics of this and of other brokers
+    dead_letters: DeadLetterWriter
     #: on which sessions were opened
     connections: set[Connection] = field(default_factory=set)
 

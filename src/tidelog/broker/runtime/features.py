@@ -11,5 +11,5 @@ ELR_VERSION_FEATURE = Feature(0, 1, 1)
 """Partitions have eligible leader replicas (KIP-966)."""
 
 SHARE_VERSION = "share.version"
-SHARE_VERSION_FEATURE = Feature(0, 1, 1)
-"""There are share groups (KIP-932)."""
+SHARE_VERSION_FEATURE = Feature(0, 2, 2)
+"""There are share groups (KIP-932), which write dead letters (KIP-1191)."""
