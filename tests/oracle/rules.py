@@ -84,6 +84,8 @@ RULES = (
     Rule("*.hmac", "symbol", "made up by each cluster", "hmac"),
     Rule("ApiVersions.api_keys", "shared", "APIs that only Kafka has"),
     Rule("ApiVersions.api_keys", "sort", "a set"),
+    Rule("CreateTopics.topics.configs", "shared", "settings that the recorded Kafka does not have"),
+    Rule("DescribeConfigs.results.configs", "shared", "settings that the recorded Kafka does not have"),
     Rule("ApiVersions.finalized_features_epoch", "drop", "counts changes of each cluster"),
     Rule("ApiVersions.*_features", "shared", "KRaft's own features are Kafka's alone"),
     Rule("ApiVersions.*_features", "sort", "a set"),
@@ -280,6 +282,8 @@ def _internal(topics: list[Json]) -> list[Json]:
 
 def _is_shared(row: Json) -> bool:
     """Whether an API or a feature is not Kafka's alone."""
+    if "config_source" in row:
+        return not str(row["name"]).startswith(_NEWER_SETTINGS)
     return row["api_key"] in APIS if "api_key" in row else row["name"] in _SHARED_FEATURES
 
 
@@ -308,6 +312,8 @@ def _sort_key(value: Json) -> str:
 
 
 _INTERNAL = {"__consumer_offsets", "__transaction_state"}
+#: of Kafka 4.4, and our own
+_NEWER_SETTINGS = ("errors.deadletterqueue.", "tidelog.")
 _SHARED_FEATURES = {"transaction.version", "eligible.leader.replicas.version"}
 _NAMES = {
     "name", "topic", "topic_name", "topic_id", "partition", "partition_index", "index", "group_id",

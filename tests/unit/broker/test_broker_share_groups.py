@@ -337,6 +337,21 @@ def test_there_are_no_more_sessions_than_allowed() -> None:
     assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.SHARE_SESSION_LIMIT_REACHED]
 
 
+def test_a_session_remembers_no_more_partitions_than_there_may_be(node: NodeUnderTest) -> None:
+    member = ShareMember(node).join()
+    member.fetch()
+
+    def adding(first: int) -> ErrorCode:
+        parts = [{"partition_index": first + number, "acknowledgement_batches": []} for number in range(60)]
+        return ErrorCode(
+            int(member.fetch(topics=[{"topic_id": member.topic_id, "partitions": parts}]).error_code)
+        )
+
+    assert [adding(100), adding(200), adding(300)][-1] is ErrorCode.INVALID_REQUEST
+    [session] = node.broker.shares.get().sessions
+    assert len(session.partitions) <= node.broker.image.partition_count + 100
+
+
 def test_nothing_is_kept_of_a_group_that_nobody_fetches_for(node: NodeUnderTest) -> None:
     produce(node, b"a")
     member = ShareMember(node).join()
@@ -346,7 +361,7 @@ def test_nothing_is_kept_of_a_group_that_nobody_fetches_for(node: NodeUnderTest)
     member.lose_connection()
     node.advance(0)
     assert len(shares.partitions) == len(shares.sessions) == len(shares.connections) == 0
-    assert member.context.leavings == []
+    assert member.context.leavings == ()
 
 
 def test_a_waiting_fetch_whose_connection_is_gone_takes_nothing(node: NodeUnderTest) -> None:

@@ -54,7 +54,12 @@ from tidelog.shares.commands import (
 from tidelog.shares.coordinator_commands import ReadState, WriteState
 from tidelog.shares.fetched import OffsetRange
 from tidelog.shares.schemas import ShareKey
-from tidelog.shares.settings import END_OF_LOG, START_OF_LOG, InitialOffset
+from tidelog.shares.settings import (
+    END_OF_LOG,
+    START_OF_LOG,
+    InitialOffset,
+    SharePartitionSettings,
+)
 from tidelog.shares.share_partition import Phase, SharePartition
 from tidelog.shares.states import AcquireMode, RecordState
 
@@ -67,6 +72,8 @@ _NO_TOKEN = -1
 WATERMARK_RETRY_MS = 50
 #: how many reads that find nothing to deliver one fetch makes
 VAIN_READS_MAX = 64
+#: groups whose settings are kept at hand
+KNOWN_SETTINGS_MAX = 1_000
 
 
 class SharedPartition:
@@ -138,6 +145,8 @@ class SharePartitions:
         self._answers: dict[int, Answer] = {}
         self._next_token = 0
         self._configs = metadata.image.group_configs
+        self._settings_source = settings.current
+        self._known_settings: dict[str, SharePartitionSettings] = {}
 
     def __repr__(self) -> str:
         return f"<SharePartitions {len(self._by_key)}>"
@@ -168,24 +177,32 @@ class SharePartitions:
         self._step(shared, Open())
         return shared
 
-    def _settings_of(self, group_id: str) -> Any:
-        configs = self._metadata.image.group_configs.get(group_id, {})
-        return share_partition_settings(self._settings.current, configs)
+    def _settings_of(self, group_id: str) -> SharePartitionSettings:
+        found = self._known_settings.get(group_id)
+        if found is None:
+            configs = self._configs.get(group_id, {})
+            found = share_partition_settings(self._settings.current, configs)
+            if len(self._known_settings) >= KNOWN_SETTINGS_MAX:
+                self._known_settings.clear()
+            self._known_settings[group_id] = found
+        return found
 
     def _follow_settings(self) -> None:
-        """Take over what was set for groups since the last look."""
-        configs = self._metadata.image.group_configs
-        if configs is self._configs:
+        """Take over what was set for groups, or for all of them, since the last look."""
+        configs, source = self._metadata.image.group_configs, self._settings.current
+        if configs is self._configs and source is self._settings_source:
             return
-        before, self._configs = self._configs, configs
+        self._configs, self._settings_source = configs, source
+        self._known_settings.clear()
         for key, shared in list(self._by_key.items()):
-            if before.get(key.group_id) != configs.get(key.group_id):
-                self._step(shared, Reconfigure(self._settings_of(key.group_id)))
+            settings = self._settings_of(key.group_id)
+            if settings != shared.machine.settings:
+                self._step(shared, Reconfigure(settings))
 
     def lock_duration_ms(self, group_id: str) -> int:
         """For how long members of a group have records for themselves."""
-        duration_ms: int = self._settings_of(group_id).record_lock_duration_ms
-        return duration_ms
+        self._follow_settings()
+        return self._settings_of(group_id).record_lock_duration_ms
 
     # ------------------------------------------------------------ what members do
 

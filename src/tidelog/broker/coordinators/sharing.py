@@ -4,6 +4,7 @@ delivers the records of the partitions that it leads.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tidelog.broker.coordinators.dead_letter_writer import DeadLetterWriter
@@ -17,7 +18,7 @@ from tidelog.shares.sessions import ShareSession, ShareSessions
 class Connection(Protocol):
     """What share sessions need of a connection."""
 
-    leavings: list[Callable[[], None]]
+    leavings: tuple[Callable[[], None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Sharing:
         """A session was opened on a connection: it ends with it."""
         if connection not in self.connections:
             self.connections.add(connection)
-            connection.leavings.append(lambda: self.connection_lost(connection))
+            connection.leavings = (*connection.leavings, partial(self.connection_lost, connection))
 
     def session_ended(self, session: ShareSession, *, lost: bool) -> None:
         """Others get what the member had acquired; `lost` if it went without a word."""

@@ -99,7 +99,7 @@ class ConnectionContext:
         #: closes the connection once what was answered has left; None when it is gone
         self.finish: Callable[[], None] | None = None
         #: what is done when the connection is gone
-        self.leavings: list[Callable[[], None]] = []
+        self.leavings: tuple[Callable[[], None], ...] = ()
         #: the largest frame that is taken from it at present
         self.frame_bytes_max = FRAME_BYTES_MAX
         #: of the last request that went by the general path
@@ -118,7 +118,7 @@ class ConnectionContext:
 
     def lost(self) -> None:
         """The connection is gone: do what was to be done then."""
-        leavings, self.leavings = self.leavings, []
+        leavings, self.leavings = self.leavings, ()
         for leaving in leavings:
             leaving()
 

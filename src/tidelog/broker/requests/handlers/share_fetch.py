@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 Rows = dict[Place, Fields]
 _NOTHING: Fields = {**error_fields(None), "records": b""}
+#: partitions in a session that do not exist, or not yet: a client may be ahead of this broker
+UNKNOWN_PARTITIONS_MAX = 100
 #: the share coordinator is asked again with the next fetch; no client knows what to do with these
 _NOT_READY = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
 
@@ -223,10 +225,19 @@ class Handler:
             return refused_whole(refused)
         shares = self.shares.get()
         session_key = SessionKey(body.group_id, body.member_id)
+        added = [
+            (topic_of(topic), part.partition_index) for topic in body.topics for part in topic.partitions
+        ]
+        known = shares.sessions.get(session_key)
+        held = set(added)
+        if known is not None and body.share_session_epoch != OPENING_EPOCH:
+            held.update(known.partitions)
+        if len(held) > self.metadata.image.partition_count + UNKNOWN_PARTITIONS_MAX:
+            return refused_whole(Refused(ErrorCode.INVALID_REQUEST, "There are not so many partitions."))
         session = shares.sessions.fetched(
             session_key,
             body.share_session_epoch,
-            [(topic_of(topic), part.partition_index) for topic in body.topics for part in topic.partitions],
+            added,
             [(topic_of(topic), index) for topic in body.forgotten_topics_data for index in topic.partitions],
             context,
             acknowledges=bool(asked),
