@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.conformance.conformance_wire import unserved_partitions
 from tests.conformance.drivers.asyncio_python import AioKafkaDriver
@@ -54,6 +61,22 @@ def bootstrap(oracle: bool) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture(scope="session")
+def configure_group(admin: AdminClient) -> Callable[[str, dict[str, str]], None]:
+    """Set settings of a group."""
+
+    def configure(group: str, settings: dict[str, str]) -> None:
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(30)
+
+    return configure
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,11 @@ Apache Kafka alike.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from tests.conformance.drivers.contract import new_name
 
@@ -25,15 +18,12 @@ ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Ackno
 
 
 @pytest.fixture
-def queue(admin: AdminClient, make_topics: Callable[..., None]) -> Iterator[str]:
+def queue(make_topics: Callable[..., None], configure_group: Callable[[str, dict[str, str]], None]) -> str:
     """A topic of two partitions whose group, of the same name, begins at the start."""
     name = new_name("queue")
     make_topics([name], 2)
-    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.GROUP, name, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
-    yield name
+    configure_group(name, {"share.auto.offset.reset": "earliest"})
+    return name
 
 
 def send(bootstrap: str, topic: str, count: int) -> set[bytes]:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tidelog.broker.coordinators.dead_letter_writer import DeadLetterWriter
 from tidelog.broker.coordinators.share_group_settings import share_partition_settings
@@ -66,6 +66,7 @@ from tidelog.shares.states import AcquireMode, RecordState
 log = logging.getLogger(__name__)
 
 Answer = Callable[[Mapping[str, Any]], None]
+Indexed = TypeVar("Indexed")
 
 _NO_TOKEN = -1
 #: how soon to look again for the end of what is committed, which a new leader learns late
@@ -142,6 +143,8 @@ class SharePartitions:
         self._events = events
         self._has_members = has_members
         self._by_key: dict[ShareKey, SharedPartition] = {}
+        self._by_group: dict[str, dict[SharedPartition, None]] = {}
+        self._by_partition: dict[Partition, dict[SharedPartition, None]] = {}
         self._answers: dict[int, Answer] = {}
         self._next_token = 0
         self._configs = metadata.image.group_configs
@@ -174,6 +177,8 @@ class SharePartitions:
             self._forget(shared)
         machine = SharePartition(key, partition.leader_epoch, self._settings_of(key.group_id))
         shared = self._by_key[key] = SharedPartition(machine, partition)
+        self._by_group.setdefault(key.group_id, {})[shared] = None
+        self._by_partition.setdefault(partition, {})[shared] = None
         self._step(shared, Open())
         return shared
 
@@ -289,10 +294,9 @@ class SharePartitions:
     def release(self, group_id: str, member_id: str, *, rests: bool) -> None:
         """A member's session is over: others get what it has not acknowledged."""
         is_last = not self._has_members(group_id)
-        for key, shared in list(self._by_key.items()):
-            if key.group_id == group_id:
-                shared.closing = is_last
-                self._step(shared, ReleaseMember(self._token(_nothing), member_id, rests))
+        for shared in list(self._by_group.get(group_id, ())):
+            shared.closing = is_last
+            self._step(shared, ReleaseMember(self._token(_nothing), member_id, rests))
 
     def _drop_idle(self, shared: SharedPartition) -> None:
         """Nobody fetches; once nothing is under way all there is to know is at the share coordinator."""
@@ -304,7 +308,7 @@ class SharePartitions:
 
     def leads_no_more(self, partition: Partition) -> None:
         """Another broker leads the partition: whoever waits here must ask there."""
-        for shared in [each for each in self._by_key.values() if each.partition is partition]:
+        for shared in list(self._by_partition.get(partition, ())):
             self._step(shared, Fence(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             self._forget(shared)
 
@@ -312,6 +316,8 @@ class SharePartitions:
         key = shared.machine.key
         if self._by_key.get(key) is shared:
             del self._by_key[key]
+            _discard(self._by_group, key.group_id, shared)
+            _discard(self._by_partition, shared.partition, shared)
         if shared.fault is None:
             self._step(shared, Fence(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self._timers.cancel(("share partition", shared))
@@ -432,6 +438,13 @@ class SharePartitions:
             if found is not None:
                 offset = min(offset, found.offset)
         self._step(shared, InitialOffsetFound(offset))
+
+
+def _discard(index: dict[Indexed, dict[SharedPartition, None]], by: Indexed, shared: SharedPartition) -> None:
+    found = index[by]
+    found.pop(shared, None)
+    if not found:
+        del index[by]
 
 
 def _nothing(fields: Mapping[str, Any]) -> None:
