@@ -41,6 +41,7 @@ SHARED = (
     "share.coordinator.state.topic.min.isr",
     "group.initial.rebalance.delay.ms",
     "group.min.session.timeout.ms",
+    "group.share.min.record.lock.duration.ms",
     "group.consumer.min.session.timeout.ms",
     "group.consumer.session.timeout.ms",
     "group.consumer.min.heartbeat.interval.ms",
