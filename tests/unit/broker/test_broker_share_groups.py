@@ -38,6 +38,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import SHARE_GROUP_STATE_TOPIC
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
+from tidelog.storage.partition_log import PartitionLog
 
 LOCK_MS = 30_000
 
@@ -135,6 +136,34 @@ def test_only_so_many_bytes_but_always_a_batch(node: NodeUnderTest) -> None:
     member = ShareMember(node).join()
     assert len(member.take(max_bytes=1)) == 1
     assert len(member.take(max_bytes=2_500)) == 2
+
+
+def test_large_batches_come_together_as_far_as_there_is_room(node: NodeUnderTest) -> None:
+    for _ in range(5):
+        produce(node, b"x" * 100_000)
+    member = ShareMember(node).join()
+    assert len(member.take(max_bytes=350_000)) == 3
+    assert len(member.take(max_bytes=350_000)) == 2
+
+
+def test_a_disk_that_cannot_be_read_is_no_answer(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = ShareMember(node).join()
+    assert member.take() == []
+    waiting = member.send_fetch(max_wait=500, min_bytes=10)
+    faults: list[OSError] = []
+    partition = node.broker.replicas.led["t", 0]
+    partition.on_fault = lambda fault, _: faults.append(fault)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(PartitionLog, "read", broken)
+    produce(node, b"a" * 100)
+    node.advance(500)
+    assert taken(decoded("ShareFetch", 2, waiting)) == []
+    assert faults
 
 
 def test_a_batch_is_sent_only_if_something_of_it_was_acquired(node: NodeUnderTest) -> None:

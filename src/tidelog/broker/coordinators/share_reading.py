@@ -58,10 +58,19 @@ def readable_bytes(partition: Partition, offset: int, wanted_bytes: int, *, read
     end_offset = partition.readable_end(read_committed)
     if offset >= end_offset:
         return 0
-    found = partition.log.read(offset, wanted_bytes, end_offset)
+    try:
+        found = partition.log.read(offset, wanted_bytes, end_offset)
+    except OSError as fault:
+        _unreadable(partition, offset, fault)
+        return 0
     if found is None:
         return 0
     return found.size_bytes if found.next_offset >= end_offset else max(found.size_bytes, wanted_bytes)
+
+
+def _unreadable(partition: Partition, offset: int, fault: OSError) -> None:
+    log.error("%s could not be read at offset %d: %s", partition, offset, fault)
+    partition.on_fault(fault, partition)
 
 
 def read_shared(
@@ -74,17 +83,16 @@ def read_shared(
     while position < end_offset and position - offset < records_max and (left_bytes > 0 or not batches):
         size = max(0, min(left_bytes, STEP_BYTES))
         try:
-            piece = partition.log.read(position, size, end_offset, at_least_one=not batches)
+            piece = partition.log.read(position, size, end_offset)
             if piece is None or piece.size_bytes == 0:
                 break
             data = memoryview(piece.file.read(piece.position, piece.size_bytes))
         except OSError as fault:
-            log.error("%s could not be read at offset %d: %s", partition, position, fault)
-            partition.on_fault(fault, partition)
+            _unreadable(partition, position, fault)
             break
         before = position
         for start, header in iterate_headers(data):
-            if position - offset >= records_max:
+            if position - offset >= records_max or (batches and header.size_bytes > left_bytes):
                 break
             batches.append(SharedBatch(header, data[start : start + header.size_bytes]))
             position, left_bytes = header.next_offset, left_bytes - header.size_bytes
