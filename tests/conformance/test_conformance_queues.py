@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.conformance.drivers.contract import new_name
-from tests.conformance.drivers.java import SOURCE, java_command
+from tests.conformance.drivers.contract import new_name, require_program
+from tests.conformance.drivers.java import SOURCE, java_command, tool_jars
 
 PROGRAM = SOURCE.with_name("Queues.java")
 RUN_SECONDS = 240
@@ -58,3 +58,30 @@ def test_a_java_share_consumer_is_served_as_by_kafka(bootstrap: str, scenario: s
     assert done.returncode == 0, done.stderr[-3000:]
     said = [line.removeprefix(f"{scenario} ") for line in done.stdout.splitlines()]
     assert said == EXPECTED[scenario]
+
+
+def test_kafkas_own_command_shows_and_changes_share_groups(bootstrap: str) -> None:
+    prefix = new_name("queues")
+    group, topic = f"{prefix}-implicit-group", f"{prefix}-implicit"
+    made = java_command(PROGRAM, bootstrap, prefix, "implicit")
+    subprocess.run(made, check=True, capture_output=True, timeout=RUN_SECONDS)
+
+    def said(*arguments: str) -> list[list[str]]:
+        """The words of each line."""
+        tool = [require_program("java"), "-XX:TieredStopAtLevel=1", "-cp", f"{tool_jars()}/*"]
+        name = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+        command = [*tool, name, "--bootstrap-server", bootstrap, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+        return [line.split() for line in done.stdout.splitlines()]
+
+    def lags() -> dict[str, str]:
+        lines = said("--describe", "--group", group, "--offsets")
+        return {line[2]: line[4] for line in lines if line[:2] == [group, topic]}
+
+    assert [group, "Empty"] in said("--list", "--state")
+    assert lags() == {"0": "0", "1": "0", "2": "0"}
+    said("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
+    assert lags() == {"0": "20", "1": "20", "2": "20"}
+    assert [topic, "Successful"] in said("--delete-offsets", "--group", group, "--topic", topic)
+    said("--delete", "--group", group)
+    assert not [line for line in said("--list") if group in line]
