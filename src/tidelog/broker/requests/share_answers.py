@@ -8,7 +8,7 @@ from tidelog.broker.requests.current_leaders import KnownLeaders
 from tidelog.model.errors import ErrorCode, Refused
 
 #: answers that say who leads instead
-_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+_LED_ELSEWHERE = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
 
 Fields = Mapping[str, Any]
 Place = tuple[UUID, int]
@@ -37,7 +37,7 @@ def answer(rows: Mapping[Place, Fields], leaders: KnownLeaders, lock_duration_ms
     topics: dict[UUID, list[Fields]] = {}
     for (topic_id, index), row in rows.items():
         found = {"partition_index": index, **row}
-        if _LED_ELSEWHERE.count(row["error_code"]) or _LED_ELSEWHERE.count(row.get("acknowledge_error_code")):
+        if {row["error_code"], row.get("acknowledge_error_code")} & _LED_ELSEWHERE:
             found["current_leader"] = leaders.of(topic_id, index)._asdict()
         topics.setdefault(topic_id, []).append(found)
     return {
