@@ -191,7 +191,9 @@ def test_a_coordinator_elsewhere_is_said_so_in_every_shape(node: NodeUnderTest) 
     assert ask(node, "heartbeat", 4, group_id="g", member_id="m", generation_id=1).error_code == elsewhere
     assert ask(node, "sync_group", 5, group_id="g", member_id="m", generation_id=1).error_code == elsewhere
     assert ask(node, "leave_group", 0, group_id="g", member_id="m").error_code == elsewhere
-    assert {error for _, _, error in commit(node, 9)} == {elsewhere}
+    # What does not exist is known here.
+    unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert {error for _, _, error in commit(node, 9)} == {elsewhere, unknown}
     topics = ({"name": "t", "partition_indexes": (0,)},)
     old = ask(node, "offset_fetch", 1, group_id="g", topics=topics)
     assert old.topics[0].partitions[0].error_code == elsewhere
@@ -404,3 +406,35 @@ def test_an_epoch_that_changes_while_the_node_leads_on_sends_nobody_away(node: N
     node.broker.replicas.led["__consumer_offsets", index].leader_epoch += 1
     node.broker.groups.get().load(index)
     assert node.broker.groups.get().machine_for("g") is machine
+
+
+@pytest.mark.parametrize("version", [6, 10])
+def test_a_broker_that_does_not_coordinate_tells_what_does_not_exist_all_the_same(version: int) -> None:
+    node = NodeUnderTest(**QUICK)
+    node.create_topic("t", 1)
+    topic_id = node.broker.metadata.image.topics["t"].topic_id
+    parts = [
+        {
+            "partition_index": index,
+            "committed_offset": 3,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        for index in (0, 99)
+    ]
+    topics = [{"name": "t", "topic_id": topic_id, "partitions": parts}]
+    # There is no topic of committed offsets yet: nobody coordinates.
+    answer = ask(
+        node,
+        "offset_commit",
+        version,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=topics,
+    )
+    (answered,) = answer.topics
+    assert [(part.partition_index, int(part.error_code)) for part in answered.partitions] == [
+        (0, ErrorCode.NOT_COORDINATOR),
+        (99, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]

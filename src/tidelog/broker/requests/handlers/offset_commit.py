@@ -7,7 +7,7 @@ Version 6 brings leader epochs, 7 static members, 9 GROUP_ID_NOT_FOUND for unkno
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.requests.group_answers import milliseconds, topic_name, with_topic_ids
@@ -82,14 +82,13 @@ class Handler:
 
         error = self.groups.get().ask(body.group_id, command, answer)
         if error:
-            failed = [self._failed(topic, error) for topic in body.topics]
-            return {"topics": failed}
+            by_topic: dict[str, list[object]] = {}
+            for offset in offsets:
+                row = {"partition_index": offset.partition, "error_code": error}
+                by_topic.setdefault(offset.topic, []).append(row)
+            failed = [{"name": name, "partitions": rows} for name, rows in by_topic.items()]
+            return {"topics": _merged(with_topic_ids(self.metadata.image, failed, wanted=by_id), refused)}
         return delayed
-
-    def _failed(self, topic: Any, error: ErrorCode) -> Mapping[str, object]:
-        parts = [{"partition_index": part.partition_index, "error_code": error} for part in topic.partitions]
-        topic_id = getattr(topic, "topic_id", None)
-        return {"name": topic_name(self.metadata.image, topic), "topic_id": topic_id, "partitions": parts}
 
 
 def _merged(
