@@ -24,6 +24,8 @@ from tidelog.client.link import Link
 #: longer waits the stranger for no answer
 ANSWER_SECONDS_MAX = 60.0
 STRANGER, PASSWORD = "stranger", "of no account"
+#: a topic that is there, which the stranger may not see
+EXISTING = "healthy"
 METADATA, CREATE_TOPICS, HANDSHAKE, AUTHENTICATE = 3, 19, 17, 36
 PROBE_PAUSE_SECONDS = 0.002
 MIB = 1 << 20
@@ -67,7 +69,7 @@ class HostileBroker(PreparedBroker):
     def _prepare(self) -> None:
         settings = ClientSettings((), request_timeout_ms=60_000, connection_timeout_ms=30_000)
         link = Link.open("127.0.0.1", self.ports["INSIDE"], settings)
-        topics = [{"name": "healthy", "num_partitions": 3, "replication_factor": 1, "configs": []}]
+        topics = [{"name": EXISTING, "num_partitions": 3, "replication_factor": 1, "configs": []}]
         made = link.request(CREATE_TOPICS, {"topics": topics, "timeout": 30_000}, lowest=5, highest=5)
         assert [int(topic.error_code) for topic in made.topics] == [0]
         # The coordinators are there, so that what asks for them meets them.
@@ -162,7 +164,7 @@ def _probe(port: int, pid: int) -> None:
 
     stream = socket.create_connection(("127.0.0.1", port), 120)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    asked = frame(METADATA, 4, 3, struct.pack(">ih", 1, 7) + b"healthy\0", flexible=False)
+    asked = frame(METADATA, 4, 3, struct.pack(">ih", 1, 7) + EXISTING.encode() + b"\0", flexible=False)
     rounds = worst_ns = worst_cpu_ns = 0
     while True:
         cpu_before = cpu_ns(pid)

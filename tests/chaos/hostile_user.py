@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from tests.chaos.hostile_broker import MIB, HostileBroker, Probe, Seen, receive
+from tests.chaos.hostile_broker import EXISTING, MIB, HostileBroker, Probe, Seen, receive
 from tests.chaos.kafka_wire import frame
 from tests.support.largest_requests import KIO_VERSION_MAX, LargestRequest
 from tidelog.protocol.apis import APIS, FETCH, PRODUCE, Api, Stage
@@ -73,9 +73,9 @@ class Requests:
     def _frame(self, body: bytes) -> bytes:
         return frame(self.api.key, self.version, 7, body, flexible=self._flexible)
 
-    def _fitting(self, elements_max: int, name: str = "elements", **sizes: int) -> bytes:
+    def _fitting(self, elements_max: int, name: str = "elements", text: bytes = b"", **sizes: int) -> bytes:
         """The request with as many elements as the broker takes and a frame holds."""
-        one, two = self._body(**{name: 1}, **sizes), self._body(**{name: 2}, **sizes)  # type: ignore[arg-type]
+        one, two = self._body(text, **{name: 1}, **sizes), self._body(text, **{name: 2}, **sizes)
         bytes_each = len(two.encode()) - len(one.encode())
         first_bytes = len(one.encode())
         elements_each = two.element_count - one.element_count
@@ -83,7 +83,7 @@ class Requests:
             return one.encode()
         count = (elements_max - one.element_count) // elements_each
         count = min(count, (self._room - first_bytes) // max(bytes_each, 1))
-        return self._body(**{name: max(1, count + 1)}, **sizes).encode() if count > 0 else one.encode()  # type: ignore[arg-type]
+        return self._body(text, **{name: max(1, count + 1)}, **sizes).encode() if count > 0 else one.encode()
 
     def small(self) -> bytes:
         return self._frame(self._body().encode())
@@ -93,6 +93,10 @@ class Requests:
 
     def most_inner_elements(self) -> bytes:
         return self._frame(self._fitting(self._elements_max, "inner_elements"))
+
+    def existing_names(self) -> bytes:
+        """The name of a topic that is there, in every place, again and again."""
+        return self._frame(self._fitting(self._elements_max, text=EXISTING.encode()))
 
     def longest_names(self) -> bytes:
         return self._frame(self._fitting(self._elements_max, strings=STRING_BYTES_MAX))
@@ -134,6 +138,7 @@ Kind = Callable[[Requests], bytes]
 KINDS: tuple[Kind, ...] = (
     Requests.most_elements,
     Requests.most_inner_elements,
+    Requests.existing_names,
     Requests.longest_names,
     Requests.most_tags,
     Requests.largest_blob,
