@@ -285,7 +285,16 @@ class Broker:
         )
         flusher, checkpoints, compaction = self.flusher, self.checkpoints, self.compaction
         self.log_maintenance = LogMaintenance(
-            replicas, flusher, checkpoints, removals, compaction, settings, clock, jobs, metrics
+            replicas,
+            flusher,
+            checkpoints,
+            removals,
+            compaction,
+            settings,
+            clock,
+            jobs,
+            metrics,
+            self.liveness,
         )
 
     def _make_log_moves(self) -> None:

@@ -10,6 +10,7 @@ from tests.support.placed_topics import place_topic
 from tests.unit.broker.node import ManualClock
 from tidelog.broker.runtime.liveness import NEVER_NS, TICKS_COUNTED_MAX, Liveness
 from tidelog.broker.runtime.timers import Timers
+from tidelog.controller.commands import CreateTopics, DeleteTopics, TopicReference, TopicSpec
 from tidelog.model.errors import ErrorCode
 
 SESSION_MS = 9_000
@@ -225,6 +226,32 @@ class TestCluster:
         cluster.run_until(lambda: not node.broker.metadata.fenced)
         assert node.broker.liveness.stall_ms == 2_000
         assert "grants sessions of 3000 ms, not of 9000 ms" in caplog.text
+
+    def test_a_topic_of_many_partitions_is_deleted_on_a_slow_disk(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cluster = InMemoryCluster((1,))
+        node = cluster.nodes[1]
+        cluster.run_until(lambda: node.registered)
+        partitions = tuple((index, (1,)) for index in range(10))
+        results: list[Any] = []
+        submit = node.broker.metadata.submit
+        submit(CreateTopics((TopicSpec("t", assignments=partitions),)), results.extend)
+        cluster.run_until(lambda: len(results) == 1)
+        node.broker.liveness.start()
+        rename = node.disk.rename
+
+        def rename_slowly(source: str, target: str) -> None:
+            cluster.clock.time_ms += STALL_MS // 3
+            node.broker.liveness.look()
+            rename(source, target)
+
+        monkeypatch.setattr(node.disk, "rename", rename_slowly)
+        submit(DeleteTopics((TopicReference("t"),)), results.extend)
+        cluster.run_until(lambda: len(results) == 2)
+        assert "t" not in node.broker.image.topics
+        cluster.run_for(1_000)
+        assert node.broker.liveness.lapses == {"loop": 0, "disk": 0}
 
     def test_a_broker_alone_goes_on_with_what_nobody_else_can_lead(self) -> None:
         cluster = InMemoryCluster((1,))

@@ -16,6 +16,7 @@ from tidelog.broker.replicas.partition import Partition
 from tidelog.broker.replicas.replicas import Replicas
 from tidelog.broker.runtime.background_jobs import BackgroundJobs
 from tidelog.broker.runtime.live_settings import LiveSettings
+from tidelog.broker.runtime.liveness import Liveness
 from tidelog.broker.runtime.metrics import Metrics
 from tidelog.model.events import SEGMENT_ROLLED
 from tidelog.model.identifiers import TopicPartition
@@ -47,6 +48,7 @@ class LogMaintenance:
         clock: Clock,
         jobs: BackgroundJobs,
         metrics: Metrics,
+        liveness: Liveness,
     ) -> None:
         self._replicas = replicas
         self._flusher = flusher
@@ -57,6 +59,7 @@ class LogMaintenance:
         self._clock = clock
         self._jobs = jobs
         self._metrics = metrics
+        self._liveness = liveness
         self._seen_bytes: dict[Partition, int] = {}
         self._unwritten_indexes: dict[Partition, None] = {}
 
@@ -165,6 +168,9 @@ class LogMaintenance:
             self._removals.discard_log(place, partition.config.file_delete_delay_ms)
         except OSError as fault:
             log.error("the folder of %s could not be renamed: %s", partition, fault)
+        finally:
+            # Thousands of logs take their time on a busy disk, but they go.
+            self._liveness.moved()
 
     def forget(self, partition: Partition) -> None:
         """Do no more for a partition: its log is closed."""
