@@ -138,6 +138,7 @@ class LogDirectories:
         "_failed",
         "_forgotten",
         "_order",
+        "_renamed_in",
         "_unfinished",
         "directories",
         "kept",
@@ -171,6 +172,8 @@ class LogDirectories:
         #: logs that are gone, while the checkpoints on the disk may still speak of them, and logs that are
         #: about to go, of which these speak no more
         self._forgotten: set[TopicPartition] = set()
+        #: directories with folders of deleted logs whose new names a power cut may take back
+        self._renamed_in: set[str] = set()
         #: logs that lack records they had, as the checkpoints tell: those stay until the cluster knows
         self.kept: Collection[TopicPartition] = ()
         self._finish_moves()
@@ -370,6 +373,7 @@ class LogDirectories:
             if topic_partition in self._forgotten:
                 self._checkpoint_forgotten()
             directory = self.directory_by_id(directory_id)
+            self._sync_deletions()
         if directory is None:
             directory = min(self.directories, key=lambda each: each.log_count)
         stored = StoredPartition(topic_partition, directory, f"{directory.path}/{topic_partition}")
@@ -533,7 +537,11 @@ class LogDirectories:
     # Deleting logs
 
     def delete_log(self, topic_partition: TopicPartition, deletion_id: UUID) -> str:
-        """Take a log out of use at once; return the folder to remove, which a restart would remove too."""
+        """Take a log out of use at once; return the folder to remove, which a restart would remove too.
+
+        A power cut may bring it back under its name until it is removed or another log begins: as if it had
+        come before.
+        """
         log = self.logs.pop(topic_partition)
         directory = self._directory_of.pop(topic_partition)
         directory.log_count -= 1
@@ -541,8 +549,15 @@ class LogDirectories:
         self._gone(topic_partition, directory)
         doomed = f"{directory.path}/{tagged_folder_name(topic_partition, deletion_id, DELETE_SUFFIX)}"
         self._disk.rename(log.directory, doomed)
-        self._disk.sync_directory(directory.path)
+        self._renamed_in.add(directory.path)
         return doomed
+
+    def _sync_deletions(self) -> None:
+        """Before a log begins: after a power cut none of its name may be back, here or in another directory."""
+        for directory in self.directories:
+            if directory.path in self._renamed_in:
+                self._disk.sync_directory(directory.path)
+                self._renamed_in.discard(directory.path)
 
     def forget_logs(self, places: Iterable[TopicPartition]) -> None:
         """Have the checkpoints on the disk speak of these logs no more, before their folders go.
@@ -614,6 +629,8 @@ class LogDirectories:
     def remove_folder(self, path: str) -> None:
         """Remove the folder of a deleted log or of a copy; may run in a worker thread."""
         assert path.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)), f"{path} is not the folder of a deleted log"
+        # First its name: what came back after a power cut without some of its files would pass for a log.
+        self._disk.sync_directory(path.rpartition("/")[0])
         self._disk.remove_tree(path)
 
     # Checkpoints and closing

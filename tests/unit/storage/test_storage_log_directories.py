@@ -259,6 +259,63 @@ def test_deleting_a_log_renames_its_folder_at_once(disk: SimulatedDisk) -> None:
     assert directories.doomed_folders() == []
 
 
+def test_thousands_of_logs_are_deleted_without_waiting_for_the_disk(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories = open_directories(disk, "/data/a", "/data/b")
+    places = [TopicPartition("orders", index) for index in range(10)]
+    for place in places:
+        append(directories.open_log(place, LogConfig(), now_ms=NOW_MS), [NOW_MS])
+    directories.forget_logs(places)
+    synced: list[str] = []
+    sync_directory = disk.sync_directory
+
+    def note(path: str) -> None:
+        synced.append(path)
+        sync_directory(path)
+
+    monkeypatch.setattr(disk, "sync_directory", note)
+    for place in places:
+        directories.delete_log(place, TOPIC_ID)
+    assert synced == []
+    # The next log that begins waits, once for all of them.
+    directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    assert [path for path in synced if path in ("/data/a", "/data/b")] == ["/data/a", "/data/b"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_deleted_log_does_not_come_back_under_the_name_of_a_new_one(seed: int) -> None:
+    """Whatever a power cut takes back: not in another directory, not with its records, not in parts."""
+    disk = SimulatedDisk(seed)
+    directories = open_directories(disk, "/data/a", "/data/b")
+    old = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS)
+    append(old, [NOW_MS] * 5)
+    old.flush()
+    directories.forget_logs([ORDERS])
+    doomed = directories.delete_log(ORDERS, TOPIC_ID)
+    other = next(each for each in directories.directories if not doomed.startswith(each.path + "/"))
+    directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS, directory_id=other.directory_id)
+    if seed % 2:
+        directories.remove_folder(doomed)
+    directories = open_directories(disk.crash(), "/data/a", "/data/b")
+    open_all(directories)
+    assert all(log.log_end_offset == 0 for log in directories.logs.values())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_deleted_log_is_whole_or_gone_after_a_power_cut(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    directories = open_directories(disk)
+    old = directories.open_log(ORDERS, LogConfig(), now_ms=NOW_MS, topic_id=TOPIC_ID)
+    append(old, [NOW_MS] * 5)
+    old.flush()
+    directories.forget_logs([ORDERS])
+    directories.remove_folder(directories.delete_log(ORDERS, TOPIC_ID))
+    directories = open_directories(disk.crash())
+    open_all(directories)
+    assert ORDERS not in directories.logs
+
+
 def test_checkpoints_of_a_deleted_log_do_not_speak_of_the_next_one_of_its_name(disk: SimulatedDisk) -> None:
     directories = open_directories(disk)
     other = TopicPartition("other", 0)
