@@ -553,7 +553,7 @@ class LogDirectories:
         return doomed
 
     def _sync_deletions(self) -> None:
-        """Before a log begins: after a power cut none of its name may be back, here or in another directory."""
+        """Before a log begins: a power cut must not bring one of its name back, here or elsewhere."""
         for directory in self.directories:
             if directory.path in self._renamed_in:
                 self._disk.sync_directory(directory.path)
