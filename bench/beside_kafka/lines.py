@@ -17,6 +17,8 @@ from bench.beside_kafka.systems import System, cpu_seconds, resident_bytes, wait
 
 WARM_UP_SECONDS, SECONDS = 3, 6
 CONSUMED_BYTES = 600_000_000
+SHARED_BYTES = 150_000_000
+SHARE_MEMBERS = 4
 TOPIC_SECONDS_MAX = 60.0
 
 Measure = Callable[["Line", System, str], Seen]
@@ -108,7 +110,7 @@ def produce_keyed(line: Line, system: System, topic: str) -> Seen:
     return run_load(system, java_program(system.bootstrap, "keyed", topic, *arguments))
 
 
-def fill(system: System, topic: str, partitions: int, size: int) -> int:
+def fill(system: System, topic: str, partitions: int, size: int, total: int = CONSUMED_BYTES) -> int:
     """Produce what a consumer is to read; how many records that is."""
     from confluent_kafka import Producer
 
@@ -116,7 +118,7 @@ def fill(system: System, topic: str, partitions: int, size: int) -> int:
         {"bootstrap.servers": system.bootstrap, "linger.ms": 20, "batch.size": 1_000_000, "log_level": 0}
     )
     payload = os.urandom(size)
-    count = CONSUMED_BYTES // size
+    count = total // size
     for number in range(count):
         while True:
             try:
@@ -133,6 +135,12 @@ def consume(line: Line, system: System, topic: str) -> Seen:
     group = topic if line.client == "group" else "-"
     arguments = (str(line.partitions), group, str(count))
     return run_load(system, java_program(system.bootstrap, "consume", topic, *arguments))
+
+
+def share(line: Line, system: System, topic: str) -> Seen:
+    """A share group reads what is there; no record may come to its members twice."""
+    count = fill(system, topic, line.partitions, line.size, SHARED_BYTES)
+    return run_load(system, java_program(system.bootstrap, "share", topic, str(SHARE_MEMBERS), str(count)))
 
 
 def latency(rate: int) -> Measure:
@@ -216,6 +224,8 @@ def lines() -> Iterator[Line]:
     yield Line("produce 100 B with keys, compacted", produce_keyed, 1, 6, 100, topic_settings=compacted)
     yield Line("consume 1000 B, 6 partitions", consume, 1, 6)
     yield Line("consume 1000 B, 6 partitions, in a group", consume, 1, 6, client="group")
+    for size in (100, 1_000):
+        yield Line(f"share group, {SHARE_MEMBERS} members, {size} B, 2 partitions", share, 1, 2, size)
     yield Line("20 groups commit 10 offsets, in turn", commits, 1, 10)
     for client in ("java", "librdkafka"):
         yield Line(f"transactions, {client}", transactions, 1, 6, client=client)
@@ -234,6 +244,7 @@ def lines() -> Iterator[Line]:
         title = f"produce {size} B, {partitions} partition{'s' * (partitions > 1)}, {codec}, RF 3"
         yield Line(title, produce, 3, partitions, size, codec)
     yield Line("consume 1000 B, 6 partitions, RF 3", consume, 3, 6)
+    yield Line(f"share group, {SHARE_MEMBERS} members, 100 B, 2 partitions, RF 3", share, 3, 2, 100)
     for client in ("java", "librdkafka"):
         yield Line(f"transactions, {client}, RF 3", transactions, 3, 6, client=client)
     yield Line("20 groups commit 10 offsets, in turn, RF 3", commits, 3, 10)

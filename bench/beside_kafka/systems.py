@@ -77,6 +77,8 @@ def shared_settings(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": least,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": least,
         "group.initial.rebalance.delay.ms": "0",
     }
 
@@ -132,8 +134,6 @@ class KafkaSystem:
         return {
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             **shared_settings(brokers),
-            "share.coordinator.state.topic.replication.factor": str(min(brokers, 3)),
-            "share.coordinator.state.topic.min.isr": "1",
             **settings,
             **quorum_settings(number, {n: one.port for n, one in self._controller_ports.items()}),
             "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",

@@ -3,6 +3,7 @@
 //   produce  <topic> <size> <codec> <warm-up s> <seconds>         as fast as it goes, no keys
 //   keyed    <topic> <size> <keys> <warm-up s> <seconds>          the same with keys out of so many
 //   consume  <topic> <partitions> <group or -> <records>          from the beginning; a group of one, or assigned
+//   share    <topic> <members> <records>                          from the beginning, by a share group of so many members
 //   latency  <topic> <size> <per second> <warm-up s> <seconds>    from send() to poll(), at a fixed rate
 //   commits  <topic> <groups> <offsets> <warm-up s> <seconds>     commitSync of so many groups in turn
 //
@@ -18,14 +19,19 @@ import java.util.Properties;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.Metric;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
@@ -41,6 +47,7 @@ public class KafkaLoad {
             case "produce" -> produce(topic, number(arguments[3]), arguments[4], 0, number(arguments[5]), number(arguments[6]));
             case "keyed" -> produce(topic, number(arguments[3]), "none", number(arguments[4]), number(arguments[5]), number(arguments[6]));
             case "consume" -> consume(topic, number(arguments[3]), arguments[4], Long.parseLong(arguments[5]));
+            case "share" -> share(topic, number(arguments[3]), Long.parseLong(arguments[4]));
             case "latency" -> latency(topic, number(arguments[3]), number(arguments[4]), number(arguments[5]), number(arguments[6]));
             case "commits" -> commits(topic, number(arguments[3]), number(arguments[4]), number(arguments[5]), number(arguments[6]));
             default -> throw new IllegalArgumentException(arguments[1]);
@@ -185,6 +192,73 @@ public class KafkaLoad {
             System.out.flush();
             System.out.printf("per_second=%.1f%nrecords=%d%nbytes=%d%nrequests=0%nfailed=%d%n", records / took, records, bytes, Math.max(0, wanted - records));
         }
+    }
+
+    // Records acknowledged by the next poll. The first fifth warms both sides up and does not count.
+    static void share(String topic, int members, long wanted) throws Exception {
+        String group = "share-" + topic;
+        try (var admin = Admin.create(settings())) {
+            var entry = new AlterConfigOp(new ConfigEntry("share.auto.offset.reset", "earliest"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.GROUP, group), List.of(entry))).all().get();
+        }
+        long warmUp = wanted / 5;
+        AtomicLong records = new AtomicLong();
+        AtomicLong bytes = new AtomicLong();
+        AtomicLong again = new AtomicLong();
+        AtomicLong began = new AtomicLong();
+        AtomicLong ended = new AtomicLong();
+        AtomicLong last = new AtomicLong(System.nanoTime());
+        List<Thread> threads = new ArrayList<>();
+        for (int number = 0; number < members; number++) {
+            Thread thread = new Thread(() -> {
+                Properties settings = settings();
+                settings.put("group.id", group);
+                try (var consumer = new KafkaShareConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+                    consumer.subscribe(List.of(topic));
+                    while (ended.get() == 0 && System.nanoTime() - last.get() < 20 * NS) {
+                        long fresh = 0;
+                        long size = 0;
+                        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
+                            if (record.deliveryCount().orElse((short) 1) > 1) {
+                                // While members leave, others get what those had not acknowledged.
+                                again.addAndGet(ended.get() == 0 ? 1 : 0);
+                                continue;
+                            }
+                            fresh++;
+                            size += record.value().length;
+                        }
+                        if (fresh == 0) {
+                            continue;
+                        }
+                        last.set(System.nanoTime());
+                        bytes.addAndGet(size);
+                        long before = records.getAndAdd(fresh);
+                        if (before < warmUp && before + fresh >= warmUp) {
+                            bytes.set(0);
+                            began.set(System.nanoTime());
+                            System.out.println("began=1");
+                            System.out.flush();
+                        }
+                        if (before < wanted && before + fresh >= wanted) {
+                            ended.set(System.nanoTime());
+                        }
+                    }
+                }
+            });
+            thread.start();
+            threads.add(thread);
+        }
+        while (ended.get() == 0 && threads.stream().anyMatch(Thread::isAlive)) {
+            Thread.sleep(5);
+        }
+        System.out.println("ended=1");
+        System.out.flush();
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        double took = (ended.get() - began.get()) / 1e9;
+        long counted = records.get() - warmUp;
+        System.out.printf("per_second=%.1f%nrecords=%d%nbytes=%d%nrequests=0%nfailed=%d%n", counted / took, counted, bytes.get(), Math.max(0, wanted - records.get()) + again.get());
     }
 
     static void latency(String topic, int size, int perSecond, int warmUp, int seconds) throws Exception {

@@ -696,6 +696,7 @@ SHARED_SETTINGS = (
     "auto.create.topics.enable",
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
+    "share.coordinator.state.topic.replication.factor",
     "unclean.leader.election.enable",
     "message.max.bytes",
 )
