@@ -15,4 +15,4 @@ def test_every_internal_topic_can_be_made(broker_count: int) -> None:
     for name in INTERNAL_TOPICS:
         topic = internal_topic(name, settings, broker_count)
         assert topic.replication_factor == min(broker_count, 3), name
-        assert int(topic.configs.get("min.insync.replicas", "1")) <= min(broker_count, 2), name
+        assert int(topic.configs.get("min.insync.replicas") or 1) <= min(broker_count, 2), name
