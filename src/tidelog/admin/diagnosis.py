@@ -12,6 +12,11 @@ from enum import IntEnum
 from tidelog.admin.log_dirs import LogDirView
 from tidelog.admin.transactions import OpenProducer, TransactionView
 
+#: what keeps records when a broker dies and another is away
+REPLICAS_WANTED = 3
+#: only brokers of ours have this setting
+SETTING_OF_TIDELOG = "tidelog.parked.requests.max"
+
 Partition = tuple[str, int]
 
 

@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Callable, Iterator
 
 from tidelog.admin.diagnosis import (
+    REPLICAS_WANTED,
     Examination,
     Finding,
     LogRange,
@@ -22,11 +23,11 @@ from tidelog.admin.diagnosis import (
     some,
     warning,
 )
+from tidelog.admin.diagnosis_internal_topics import internal_topics
 from tidelog.admin.diagnosis_storage import cuts, disks
 from tidelog.admin.eligible_leaders import awaited_by, without_directory_by
 from tidelog.client.api_keys import FETCH, PRODUCE
 
-REPLICAS_WANTED = 3
 LEADER_IMBALANCE_PERCENT = 10
 LEADERS_WORTH_COMPARING = 10
 LAG_BIG_RECORDS = 100_000
@@ -391,28 +392,6 @@ def _min_insync(own: list[SeenTopic], seen: Examination) -> list[Finding]:
 
 def _replicas_of(seen: Examination, name: str) -> int:
     return next(topic.replication_factor for topic in seen.topics if topic.name == name)
-
-
-def internal_topics(seen: Examination) -> list[Finding]:
-    """What groups committed and what transactions decided survives the loss of a broker too."""
-    inner = [topic for topic in seen.topics if topic.internal and topic.partitions]
-    wanted = min(REPLICAS_WANTED, len(seen.brokers))
-    if not inner:
-        return []
-    few = [topic.name for topic in inner if topic.replication_factor < wanted]
-    if not few:
-        return [
-            ok("internal-topics", f"{some([topic.name for topic in inner])} with {wanted} replicas or more")
-        ]
-    return [
-        warning(
-            "internal-topics",
-            f"internal topics with fewer than {wanted} replicas; groups and transactions stop with the broker"
-            f" that has them: {some(few)}",
-            f"tidelog cluster reassign --topic {few[0]} --replication-factor {wanted} --execute",
-            *few,
-        )
-    ]
 
 
 def groups(seen: Examination) -> list[Finding]:

@@ -21,6 +21,7 @@ from tidelog.admin.broker_links import BrokerLinks
 from tidelog.admin.cluster_state import QUORUM_TOPIC, ask_metadata, known_brokers
 from tidelog.admin.configs import ConfigResource
 from tidelog.admin.diagnosis import (
+    SETTING_OF_TIDELOG,
     Examination,
     LogRange,
     Partition,
@@ -29,9 +30,10 @@ from tidelog.admin.diagnosis import (
     SeenTopic,
 )
 from tidelog.admin.diagnosis_checks import SHARED_SETTINGS
+from tidelog.admin.diagnosis_internal_topics import STORE_SETTINGS
 from tidelog.admin.eligible_leaders import Eligible, eligible_leaders
 from tidelog.admin.examined_groups import GroupQuestions
-from tidelog.admin.examined_jobs import SETTING_OF_TIDELOG, ask_for_jobs
+from tidelog.admin.examined_jobs import ask_for_jobs
 from tidelog.admin.examined_transactions import TransactionQuestions
 from tidelog.admin.faults import AdminFault
 from tidelog.admin.log_dirs import LogDirView, describe_at
@@ -217,7 +219,7 @@ def _with_configs(brokers: BrokerLinks, seen: tuple[SeenBroker, ...]) -> tuple[S
         if broker.id not in brokers.links:
             found.append(broker)
             continue
-        keys = (*SHARED_SETTINGS, SETTING_OF_TIDELOG)
+        keys = (*SHARED_SETTINGS, *STORE_SETTINGS, SETTING_OF_TIDELOG)
         rows = _configs(brokers, broker.id, ConfigResource.BROKER, [str(broker.id)], keys)
         code, configs = rows.get(str(broker.id), (ErrorCode.NONE, {}))
         found.append(replace(broker, configs=configs, itself=code is not ErrorCode.INVALID_REQUEST))

@@ -9,11 +9,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidelog.admin.broker_links import BrokerLinks
-from tidelog.admin.diagnosis import SeenBroker, SeenJob, SeenJobs, SeenRefusedCut, SeenUncleanable
+from tidelog.admin.diagnosis import (
+    SETTING_OF_TIDELOG,
+    SeenBroker,
+    SeenJob,
+    SeenJobs,
+    SeenRefusedCut,
+    SeenUncleanable,
+)
 from tidelog.client.faults import ClientFault
 from tidelog.protocol.apis import DESCRIBE_BACKGROUND_JOBS
 
-SETTING_OF_TIDELOG = "tidelog.parked.requests.max"
 WHAT = "background jobs"
 
 

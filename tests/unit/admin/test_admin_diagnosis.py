@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from tidelog.admin import diagnosis_checks
 from tidelog.admin.diagnosis import (
+    SETTING_OF_TIDELOG,
     Examination,
     Finding,
     LogRange,
@@ -25,6 +26,7 @@ from tidelog.admin.diagnosis import (
     Severity,
     some,
 )
+from tidelog.admin.diagnosis_internal_topics import internal_topics
 from tidelog.admin.eligible_leaders import Eligible, eligible_leaders
 from tidelog.admin.log_dirs import LogDirView
 from tidelog.admin.transactions import OpenProducer, TransactionView
@@ -272,6 +274,35 @@ def test_one_broker_is_a_hint_and_internal_topics_are_theirs() -> None:
     assert only("internal_topics", seen, Severity.OK)
     more = replace(seen, brokers=(broker(1), broker(2)))
     assert "fewer than 2" in only("internal_topics", more, Severity.WARNING).message
+
+
+@pytest.mark.parametrize(
+    ("configs", "names"),
+    [
+        # Apache Kafka, and brokers of ours that others may join
+        ({}, ["__share_group_state", "__transaction_state"]),
+        (
+            {SETTING_OF_TIDELOG: "1", "zookeeper.connect": "zk:2181"},
+            ["__share_group_state", "__transaction_state"],
+        ),
+        ({SETTING_OF_TIDELOG: "1", "zookeeper.connect": None}, []),
+        ({"share.coordinator.state.topic.replication.factor": "1"}, ["__transaction_state"]),
+    ],
+)
+def test_internal_topics_that_cannot_be_made(configs: dict[str, str | None], names: list[str]) -> None:
+    alone = SeenPartition("__consumer_offsets", 0, 1, (1,), (1,))
+    factors = {
+        "offsets.topic.replication.factor": "3",
+        "transaction.state.log.replication.factor": "3",
+        "share.coordinator.state.topic.replication.factor": "3",
+    }
+    seen = healthy(
+        brokers=(broker(1, configs={**factors, **configs}),),
+        topics=(topic("__consumer_offsets", alone, internal=True),),
+    )
+    found = [finding for finding in internal_topics(seen) if finding.severity is Severity.WARNING]
+    assert sorted(finding.subjects[0] for finding in found) == names
+    assert all("3 replicas, there is only 1 broker" in finding.message for finding in found)
 
 
 def test_settings_that_differ_and_unclean_elections() -> None:

@@ -541,3 +541,15 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_breaks_the_guard(cli
     assert leader.broker.replicas.led["t", index].log.log_end_offset == 0
     assert not verification.guards
     assert client.produce(producer, "t", index, version=11) is ErrorCode.NONE
+
+
+def test_an_internal_topic_that_cannot_be_made_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = InMemoryCluster((1,), offsets_topic_replication_factor="3", zookeeper_connect="zk:2181")
+    client = Client(cluster)
+    cluster.run_until(lambda: cluster.nodes[1].registered)
+    for _ in range(3):
+        answer = client.ask(1, "FindCoordinator", 3, key=GROUP, key_type=0)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    told = [text for text in caplog.messages if "cannot be made" in text]
+    assert len(told) == 1 and told[0].startswith(f"{GROUP_METADATA_TOPIC} cannot be made"), told
+    assert "3" in told[0]

@@ -4,7 +4,8 @@ A group or a transactional id belongs to one of its partitions, and the leader o
 topic is made when somebody needs it.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.replicas.partition import Partition
@@ -12,9 +13,14 @@ from tidelog.broker.replicas.replicas import Replicas
 from tidelog.broker.runtime.live_settings import LiveSettings
 from tidelog.controller.commands import CreateTopics
 from tidelog.controller.internal_topics import internal_topic
+from tidelog.model.errors import ErrorCode, Refused
+
+log = logging.getLogger(__name__)
 
 #: how long a client is kept waiting for an internal topic; then it asks again
 CREATION_MS_MAX = 3_000
+#: another has made it, or the controller is just not to be reached
+_PASSING = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
 
 
 def java_string_hash(text: str) -> int:
@@ -43,6 +49,8 @@ class InternalTopic:
         self._metadata = metadata
         self._replicas = replicas
         self._settings = settings
+        #: why it could not be made when that was last tried
+        self._refusal: str | None = ""
 
     def __repr__(self) -> str:
         return f"<InternalTopic {self.name}>"
@@ -61,4 +69,14 @@ class InternalTopic:
         """Ask the controller for the topic; `then` runs when it has answered, whatever it says."""
         alive_count = max(1, len(self._metadata.image.alive_brokers))
         spec = internal_topic(self.name, self._settings.current, alive_count)
-        self._metadata.submit(CreateTopics((spec,)), lambda _: then(), timeout_ms=CREATION_MS_MAX)
+
+        def made(results: Sequence[object]) -> None:
+            [result] = results
+            refusal = result.message if isinstance(result, Refused) and result.code not in _PASSING else ""
+            if refusal and refusal != self._refusal:
+                # Once: clients ask again and again, and what they are told does not say why.
+                log.error("%s cannot be made, and who needs it waits: %s", self.name, refusal)
+            self._refusal = refusal
+            then()
+
+        self._metadata.submit(CreateTopics((spec,)), made, timeout_ms=CREATION_MS_MAX)
