@@ -75,15 +75,30 @@ class Requests:
 
     def _fitting(self, elements_max: int, name: str = "elements", text: bytes = b"", **sizes: int) -> bytes:
         """The request with as many elements as the broker takes and a frame holds."""
-        one, two = self._body(text, **{name: 1}, **sizes), self._body(text, **{name: 2}, **sizes)
-        bytes_each = len(two.encode()) - len(one.encode())
-        first_bytes = len(one.encode())
-        elements_each = two.element_count - one.element_count
-        if not elements_each:
-            return one.encode()
-        count = (elements_max - one.element_count) // elements_each
-        count = min(count, (self._room - first_bytes) // max(bytes_each, 1))
-        return self._body(text, **{name: max(1, count + 1)}, **sizes).encode() if count > 0 else one.encode()
+
+        def made(count: int) -> tuple[bytes, int]:
+            body = self._body(text, **{name: count}, **sizes)
+            return body.encode(), body.element_count
+
+        def fits(count: int) -> bool:
+            data, elements = made(count)
+            return elements <= elements_max and len(data) <= self._room
+
+        (one, ones), (two, twos), (three, threes) = made(1), made(2), made(3)
+        if twos == ones:
+            return one
+        if threes - twos == twos - ones:
+            count = (elements_max - ones) // (twos - ones)
+            count = min(count, (self._room - len(one)) // max(len(two) - len(one), 1))
+            return made(max(1, count + 1))[0] if count > 0 else one
+        # Arrays within arrays: twice as many are eight times as many where there are three.
+        low, high = 1, 2
+        while fits(high):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return made(low)[0]
 
     def small(self) -> bytes:
         return self._frame(self._body().encode())
