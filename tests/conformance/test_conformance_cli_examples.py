@@ -68,6 +68,7 @@ SECURED = Way("secured")
 NOWHERE = Way("nowhere")
 UP = Way("nowhere", with_properties, ready=r"Ctrl-C stops")
 FOLLOW = Way("one broker", ready=r"value-\d+")
+QUEUE = Way("one broker", prepared_by("tidelog share reset invoices --topic orders --to-earliest --execute"))
 WITH_SCHEMA = Way("registry", prepared_by("echo '\"3 apples\"' | tidelog produce orders --schema order.avsc"))
 JAVA = Way("nowhere", ready="ready at", java=True)
 LAB_PAGE = Way("nowhere", ready=r"http://\S+")
@@ -103,6 +104,11 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog group lag": Way("one broker", with_group),
     "tidelog group list": Way("one broker", with_group),
     "tidelog group reset-offsets": Way("one broker", with_group),
+    "tidelog share delete": QUEUE,
+    "tidelog share describe": QUEUE,
+    "tidelog share lag": QUEUE,
+    "tidelog share list": QUEUE,
+    "tidelog share reset": QUEUE,
     "tidelog txn abort": {
         "--start-offset": Way("one broker", with_transaction, keys="y\n"),
         "": Way("one broker", with_transaction),

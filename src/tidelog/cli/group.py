@@ -35,6 +35,15 @@ def group() -> None:
     """
 
 
+def listed_groups(admin: ClusterAdmin) -> list[GroupView]:
+    """Every group of the cluster, of whatever kind."""
+    brokers = admin.asked("the groups cannot be listed", Cluster.broker_ids)
+    listed, problems = Groups(admin).list_groups(brokers)
+    if problems:
+        raise CommandError(problems[0], "check 'tidelog cluster status'")
+    return list(listed.values())
+
+
 @group.command("list")
 @json_option
 @connection_options()
@@ -46,14 +55,9 @@ def list_groups(connection: Connection, as_json: bool) -> None:
       tidelog group list
       tidelog group list --json
     """
-    admin = connection.cluster_admin()
-    brokers = admin.asked("the groups cannot be listed", Cluster.broker_ids)
-    listed, problems = Groups(admin).list_groups(brokers)
-    if problems:
-        raise CommandError(problems[0], "check 'tidelog cluster status'")
     rows = [
         {"group": item.id, "state": _state(item), "type": item.type}
-        for item in listed.values()
+        for item in listed_groups(connection.cluster_admin())
         if item.protocol_type in ("", "consumer")
     ]
     if as_json:
@@ -195,7 +199,7 @@ def delete_offsets(connection: Connection, name: str, topics: tuple[str, ...], y
     admin = connection.cluster_admin()
     groups = Groups(admin)
     _described(groups, name)
-    chosen = _chosen(admin, topics)
+    chosen = chosen_partitions(admin, topics)
     committed = groups.committed_by(name)
     wanted = [partition for partition in chosen if partition in committed]
     if not wanted:
@@ -212,7 +216,8 @@ def delete_offsets(connection: Connection, name: str, topics: tuple[str, ...], y
     click.echo(f"Group {name} forgot {len(wanted)} offsets.")
 
 
-def _chosen(admin: ClusterAdmin, words: tuple[str, ...]) -> list[Partition]:
+def chosen_partitions(admin: ClusterAdmin, words: tuple[str, ...]) -> list[Partition]:
+    """The partitions that options like --topic name; a topic that is not there is an error for a person."""
     known = admin.asked("the topics cannot be listed", Cluster.topics)
     try:
         return partitions_of(words, {name: len(topic.partitions) for name, topic in known.items()})
@@ -220,7 +225,7 @@ def _chosen(admin: ClusterAdmin, words: tuple[str, ...]) -> list[Partition]:
         raise CommandError(str(fault), "'tidelog topic list' shows the topics") from fault
 
 
-def _target(options: dict[str, Any]) -> Target:
+def chosen_target(options: dict[str, Any]) -> Target:
     """The one target among the options; none or two is a mistake on the command line."""
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     if len(given) != 1:
@@ -303,11 +308,11 @@ def reset_offsets(
       tidelog group reset-offsets billing --to-current --export > offsets.csv
       tidelog group reset-offsets billing --from-file offsets.csv --execute
     """
-    target = _target(target_options)
+    target = chosen_target(target_options)
     admin = connection.cluster_admin()
     groups = Groups(admin)
     committed = groups.committed_by(name)
-    chosen = _chosen(admin, topics) if topics else list(target.offsets or committed)
+    chosen = chosen_partitions(admin, topics) if topics else list(target.offsets or committed)
     if not chosen:
         raise CommandError(f"group {name!r} has committed nothing", "say which topic with --topic")
     timestamp_ms = target.number if target.kind is TargetKind.TIMESTAMP else None

@@ -16,6 +16,9 @@ COMMANDS = {
     "group": CommandEntry(
         "tidelog.cli.group:group", "Look at consumer groups, their lag, and move their offsets."
     ),
+    "share": CommandEntry(
+        "tidelog.cli.share:share", "Look at share groups (queues), their lag, and have them begin elsewhere."
+    ),
     "txn": CommandEntry("tidelog.cli.txn:txn", "Look at transactions, and abort one that hangs."),
     "config": CommandEntry("tidelog.cli.config:config", "Read and change settings of topics and brokers."),
     "cluster": CommandEntry("tidelog.cli.cluster:cluster", "See how a cluster is, and move what it holds."),
