@@ -120,3 +120,34 @@ def test_what_cannot_be_done_is_said(share: Share, queue: str, bootstrap: str) -
         ("reset", other, "--topic", queue, "--to-latest", "--execute"),
     ):
         assert "is no share group" in share(*words, code=1).output
+
+
+def test_what_is_in_flight_is_told(share: Share, queue: str, bootstrap: str, oracle: bool) -> None:
+    """Of what it fetched at once a member accepts 0, 2 and 4, releases 1 and 3, and keeps the rest."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": queue, "share.acknowledgement.mode": "explicit"}
+    kinds = {number: AcknowledgeType.RELEASE if number % 2 else AcknowledgeType.ACCEPT for number in range(5)}
+    with ShareConsumer(settings) as consumer:
+        consumer.subscribe([queue])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        held: list[Any] = []
+        while not held:
+            assert time.monotonic() < deadline
+            held = list(consumer.poll(0.5))
+        for message in held[:5]:
+            consumer.acknowledge(message, kinds[message.offset() or 0])
+        for fault in consumer.commit_sync(30).values():
+            assert fault is None
+        found = json.loads(share("describe", queue, "--json").stdout)
+        flying = [row["in_flight"] for row in found["partitions"]]
+        if oracle:
+            assert flying == [None, None] and found["counts"] is None
+            return
+        (first,) = (each for each in flying if each is not None and each["acknowledged"])
+        assert sum(each["acquired"] for each in flying if each is not None) == len(held) - 5
+        assert (first["start"], first["acknowledged"], first["available"]) == (1, 2, 2)
+        assert first["deliveries"] == {"1": first["acquired"] + first["available"]}
+        assert first["delivery_count_limit"] == 5 and first["lock_ends_in_ms"] > 0
+        assert list(first["members"].values()) == [first["acquired"]]
+        assert found["counts"]["acknowledgements"] == {"accept": 3, "release": 2}
+        assert found["counts"]["deliveries"] == {"1": len(held)}
+        assert "accept 3 release 2" in share("describe", queue).stdout

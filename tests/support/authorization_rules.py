@@ -175,4 +175,7 @@ RULES: dict[str, tuple[Need, ...]] = {
     "ControllerCommand": (Need(_CLUSTER, _CLUSTER_ACTION),),
     "AppendDeadLetters": (Need(_CLUSTER, _CLUSTER_ACTION),),
     "DescribeBackgroundJobs": (Need(_CLUSTER, _DESCRIBE),),
+    "DescribeSharePartitions": (
+        Need(_CLUSTER, _DESCRIBE, "all groups; of one: the group and its topics instead"),
+    ),
 }

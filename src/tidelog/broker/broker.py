@@ -449,7 +449,16 @@ class Broker:
         )
         has_members = sessions.has_members
         partitions = SharePartitions(
-            persister, dead_letters, metadata, settings, clock, timers, self.turn, events, has_members
+            persister,
+            dead_letters,
+            metadata,
+            settings,
+            clock,
+            timers,
+            self.turn,
+            events,
+            self.metrics.shares,
+            has_members,
         )
         log_ends = LogEnds(
             metadata, self.replicas, self.peers, lambda: settings.get_int("request.timeout.ms")

@@ -9,6 +9,7 @@ from tidelog.admin.groups import Groups
 from tidelog.admin.offset_reset import TargetKind, plan_reset
 from tidelog.admin.offsets import log_ends
 from tidelog.admin.share_groups import ShareGroups, SharePartitionOffsets
+from tidelog.admin.shares_in_flight import PartitionInFlight, SharesInFlight, shares_in_flight
 from tidelog.admin.snapshot import GroupView
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
@@ -63,6 +64,10 @@ def list_groups(connection: Connection, as_json: bool) -> None:
 def describe(connection: Connection, name: str, as_json: bool) -> None:
     """Show the state, coordinator and members of GROUP, and where it is in each partition.
 
+    Tidelog's brokers also tell, while members fetch, how many records members have (acquired), how many may
+    be had (available), how many of both were delivered how often ('1:40 3:2': two records three times), and
+    what they have counted since they started. Kafka's protocol has no question for that.
+
     \b
     Examples:
       tidelog share describe invoices
@@ -71,6 +76,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
     admin = connection.cluster_admin()
     described = _described(Groups(admin), name)
     rows = ShareGroups(admin).offsets(described)
+    told = shares_in_flight(admin, name, [(row.topic, row.partition) for row in rows])
     members = [
         {
             "member": member.id,
@@ -88,7 +94,18 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
         "coordinator": described.coordinator,
     }
     if as_json:
-        print_json({**summary, "members": members, "partitions": [_as_json(row) for row in rows]})
+        partitions = [
+            {**_as_json(row), "in_flight": _in_flight_json(_found(told, name, row))} for row in rows
+        ]
+        counts = None if told is None else told.groups.get(name)
+        print_json(
+            {
+                **summary,
+                "members": members,
+                "partitions": partitions,
+                "counts": None if counts is None else asdict(counts),
+            }
+        )
         return
     print_fields([*summary.items(), ("members", len(members))])
     if members:
@@ -98,7 +115,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
         )
     if rows:
         click.echo()
-        _print_partitions(rows)
+        _print_in_flight(name, rows, told)
 
 
 @share.command()
@@ -129,6 +146,43 @@ def lag(connection: Connection, name: str, as_json: bool) -> None:
 
 def _as_json(row: SharePartitionOffsets) -> dict[str, Any]:
     return {**asdict(row), "done": row.done}
+
+
+def _found(told: SharesInFlight | None, group: str, row: SharePartitionOffsets) -> PartitionInFlight | None:
+    return None if told is None else told.partitions.get((group, row.topic, row.partition))
+
+
+def _in_flight_json(found: PartitionInFlight | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        name: value for name, value in asdict(found).items() if name not in ("group", "topic", "partition")
+    }
+
+
+def _print_in_flight(group: str, rows: list[SharePartitionOffsets], told: SharesInFlight | None) -> None:
+    """Where the group is, and what it has in flight where a leader tells it."""
+    table = []
+    for row in rows:
+        found = _found(told, group, row)
+        flying = (
+            (None, None, None) if found is None else (found.acquired, found.available, found.deliveries_text)
+        )
+        table.append((row.topic, row.partition, row.start, row.latest, row.done, row.lag, *flying))
+    columns = ("topic", "partition", "start", "latest", "done", "lag")
+    print_table((*columns, "acquired", "available", "delivered"), table)
+    counts = None if told is None else told.groups.get(group)
+    if counts is not None:
+        acknowledged = " ".join(f"{kind} {records}" for kind, records in counts.acknowledgements.items())
+        click.echo()
+        print_fields(
+            [
+                ("acknowledged", acknowledged or "nothing"),
+                ("locks ended", counts.lock_expiries),
+                ("dead letters", counts.dead_letters),
+                ("given up", counts.dead_letters_given_up),
+            ]
+        )
 
 
 def _print_partitions(rows: list[SharePartitionOffsets]) -> None:

@@ -138,6 +138,7 @@ APIS: dict[int, Api] = {row.key: row for row in _ROWS}
 CONTROLLER_COMMAND = 10_000
 DESCRIBE_BACKGROUND_JOBS = 10_001
 APPEND_DEAD_LETTERS = 10_002
+DESCRIBE_SHARE_PARTITIONS = 10_003
 
 PRIVATE_APIS: dict[int, Api] = {
     row.key: row
@@ -145,5 +146,6 @@ PRIVATE_APIS: dict[int, Api] = {
         Api(CONTROLLER_COMMAND, "ControllerCommand", 0, 0, None),
         Api(DESCRIBE_BACKGROUND_JOBS, "DescribeBackgroundJobs", 0, 0, None),
         Api(APPEND_DEAD_LETTERS, "AppendDeadLetters", 0, 0, None),
+        Api(DESCRIBE_SHARE_PARTITIONS, "DescribeSharePartitions", 0, 0, None),
     )
 }

@@ -107,6 +107,8 @@ class SharePartition:
         self.runs = Runs(0)
         self.delivery_complete_count = 0
         """How many of the records in flight are done with."""
+        self.lock_expiries = 0
+        """Of how many records the lock has ended; whoever counts them sets it back."""
         self._settings = settings
         self._effects = StepEffects(key.partition)
         self._waiting: list[_Waiting] = []
@@ -376,6 +378,7 @@ class SharePartition:
 
     def _expire(self, run: Run, now_ms: int) -> None:
         """The lock of a run has ended."""
+        self.lock_expiries += len(run)
         if run.delivery_count >= self._settings.delivery_count_limit:
             self._archive(run, dead_letters.COUNT_EXCEEDED)
         else:

@@ -25,11 +25,13 @@ from tidelog.broker.replicas.partition import Partition
 from tidelog.broker.runtime.events import Events
 from tidelog.broker.runtime.live_settings import LiveSettings
 from tidelog.broker.runtime.purgatory import DelayedOperation
+from tidelog.broker.runtime.share_counts import ShareCounts, ShareGroupCounts
 from tidelog.broker.runtime.timers import Timers
 from tidelog.broker.runtime.turn import Turn
 from tidelog.model.effects import CancelTimer, Effect, Reply, Send, SetTimer, TellEvent
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.ports import Clock
+from tidelog.shares.acknowledging import said
 from tidelog.shares.commands import (
     Acknowledge,
     AcknowledgementBatch,
@@ -130,6 +132,7 @@ class SharePartitions:
         timers: Timers,
         turn: Turn,
         events: Events,
+        counts: ShareCounts,
         has_members: Callable[[str], bool],
     ) -> None:
         """`has_members` says whether a group has share sessions on this broker."""
@@ -141,6 +144,7 @@ class SharePartitions:
         self._timers = timers
         self._turn = turn
         self._events = events
+        self._counts = counts
         self._has_members = has_members
         self._by_key: dict[ShareKey, SharedPartition] = {}
         self._by_group: dict[str, dict[SharedPartition, None]] = {}
@@ -278,6 +282,10 @@ class SharePartitions:
             read.aborted,
         )
         self._step(shared, command)
+        if found:
+            deliveries = self.counts_of(shared.machine.key.group_id).deliveries
+            for each in found:
+                deliveries[each["delivery_count"]] += each["last_offset"] - each["first_offset"] + 1
         return found
 
     def acknowledge(
@@ -289,7 +297,16 @@ class SharePartitions:
     ) -> None:
         """Store what a member says of its records; `then`, perhaps at once, with what is wrong with it."""
         self._follow_settings()
-        self._step(shared, Acknowledge(self._token(partial(_told, then)), member_id, batches))
+
+        def stored(fields: Mapping[str, Any]) -> None:
+            if fields["error_code"] is ErrorCode.NONE:
+                acknowledgements = self.counts_of(shared.machine.key.group_id).acknowledgements
+                for batch in batches:
+                    for first, last, kind in said(batch):
+                        acknowledgements[kind] += last - first + 1
+            _told(then, fields)
+
+        self._step(shared, Acknowledge(self._token(stored), member_id, batches))
 
     def release(self, group_id: str, member_id: str, *, rests: bool) -> None:
         """A member's session is over: others get what it has not acknowledged."""
@@ -304,6 +321,34 @@ class SharePartitions:
         if not (shared.writes or counts[RecordState.ARCHIVING] or counts[RecordState.ACQUIRED]):
             self._forget(shared)
 
+    # ------------------------------------------------------------ counting
+
+    def counts_of(self, group_id: str) -> ShareGroupCounts:
+        """What was counted of a group on this broker."""
+        return self._counts.of(group_id, self._by_group.__contains__)
+
+    def of_group(self, group_id: str | None) -> list[SharedPartition]:
+        """The share partitions of a group that are here, or of all groups."""
+        return list(self._by_key.values() if group_id is None else self._by_group.get(group_id, ()))
+
+    def counted(self, group_id: str | None) -> list[tuple[str, ShareGroupCounts]]:
+        """What was counted of a group, or of each."""
+        groups = self._counts.groups
+        return [
+            (name, groups[name]) for name in (groups if group_id is None else [group_id]) if name in groups
+        ]
+
+    def settle(self) -> None:
+        """Somebody looks: add what the machines have counted meanwhile."""
+        for shared in self._by_key.values():
+            self._settle(shared)
+
+    def _settle(self, shared: SharedPartition) -> None:
+        machine = shared.machine
+        if machine.lock_expiries:
+            self.counts_of(machine.key.group_id).lock_expiries += machine.lock_expiries
+            machine.lock_expiries = 0
+
     # ------------------------------------------------------------ leadership
 
     def leads_no_more(self, partition: Partition) -> None:
@@ -314,6 +359,7 @@ class SharePartitions:
 
     def _forget(self, shared: SharedPartition) -> None:
         key = shared.machine.key
+        self._settle(shared)
         if self._by_key.get(key) is shared:
             del self._by_key[key]
             _discard(self._by_group, key.group_id, shared)
@@ -414,6 +460,13 @@ class SharePartitions:
         self, shared: SharedPartition, message: WriteDeadLetters, error: ErrorCode, retriable: bool
     ) -> None:
         shared.writes -= 1
+        if not retriable and message.topic is not None:
+            counts = self.counts_of(shared.machine.key.group_id)
+            count = message.last_offset - message.first_offset + 1
+            if error is ErrorCode.NONE:
+                counts.dead_letters += count
+            else:
+                counts.dead_letters_given_up += count
         written = DeadLettersWritten(message.first_offset, message.last_offset, error, retriable)
         self._step(shared, written)
 

@@ -40,6 +40,7 @@ from tidelog.protocol.apis import (
     APIS,
     DESCRIBE_BACKGROUND_JOBS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_SHARE_PARTITIONS,
     FETCH,
     METADATA,
     PRIVATE_APIS,
@@ -273,6 +274,9 @@ class Dispatcher:
             return response_frame(api, version, correlation_id, self._handler_of(api)(context))
         try:
             position = body_position(frame, client_id_length, flexible=False)
+            if key == DESCRIBE_SHARE_PARTITIONS:
+                body = self._handler_of(api)(context, frame[position:])
+                return response_frame(api, version, correlation_id, body)
             authorization = self._authorization
             if authorization is not None and not authorization.allows_cluster_action(context):
                 raise CloseConnection(f"{context.principal} is no broker of this cluster")

@@ -15,6 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from tidelog.broker.runtime.events import Events
+from tidelog.broker.runtime.share_counts import ShareCounts
 from tidelog.broker.runtime.topic_traffic import TopicTraffic
 from tidelog.model.ports import Clock
 from tidelog.protocol.apis import PRODUCE
@@ -142,6 +143,7 @@ class Metrics:
         self.requests = RequestMetrics()
         self.traffic = TopicTraffic()
         self.cleaner = CleanerMetrics()
+        self.shares = ShareCounts()
         self.events = Events(clock, node_id)
         self.flushes = Histogram()
         self.flush_failures = 0
