@@ -243,6 +243,7 @@ class Broker:
         #: how much of everything clients may
         self.quotas = LiveQuotas(self.metadata, self.settings, self.clock, self.authorization, self.metrics)
         self.leader_watermarks = LeaderWatermarks(self.metadata, self.peers, self.timers)
+        self.share_watermarks = LeaderWatermarks(self.metadata, self.peers, self.timers)
         self.scrape: Deferred[Scrape] = Deferred(self._make_scrape)
         self.authenticator: Deferred[Authenticator] = Deferred(self._make_authenticator)
         self.long_checks = LongChecks(self.metadata, self.replicas, check_background)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.prometheus_text import ReadFamily, read, value
 from tests.unit.broker.node import NodeUnderTest, joined
 from tests.unit.broker.share_members import (
     ACCEPT,
@@ -22,6 +23,7 @@ from tests.unit.broker.share_members import (
 from tests.unit.broker.test_broker_authorization import GuardedNode
 from tidelog.broker.requests.handlers import describe_share_partitions
 from tidelog.broker.requests.request import CloseConnection
+from tidelog.broker.runtime import share_counts
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.apis import DESCRIBE_SHARE_PARTITIONS
@@ -140,3 +142,71 @@ def test_who_may_not_describe_the_group_or_the_topic_is_told_nothing() -> None:
     [row] = told(node, {"group": GROUP})["partitions"]
     assert row["acquired"] == 1
     assert "error_code" in told(node, {})
+
+
+# -- metrics
+
+
+def scraped(node: NodeUnderTest) -> dict[str, ReadFamily]:
+    return read("".join(node.broker.scrape.get().run()))
+
+
+def test_metrics_tell_what_is_in_flight_and_what_was_counted(node: NodeUnderTest) -> None:
+    node.create_topic("dlq.t", 1, **{"errors.deadletterqueue.group.enable": "true"})
+    configure(node, "errors.deadletterqueue.topic.name", "dlq.t")
+    member = busy(node)
+    found = scraped(node)
+    records = "tidelog_share_group_records"
+    assert value(found, records, group=GROUP, state="acquired") == 6
+    assert value(found, records, group=GROUP, state="available") == 1
+    assert value(found, records, group=GROUP, state="archived") == 1
+    assert value(found, "tidelog_share_group_members", group=GROUP) == 1
+    assert value(found, "tidelog_share_group_lag", group=GROUP) == 7
+    assert value(found, "tidelog_share_group_acknowledgements_total", group=GROUP, type="accept") == 2
+    assert value(found, "tidelog_share_group_dead_letters_total", group=GROUP, outcome="written") == 1
+    assert value(found, "tidelog_share_group_deliveries_total", group=GROUP, delivery="1") == 10
+    node.advance(LOCK_MS + 1)
+    member.take()
+    found = scraped(node)
+    assert value(found, "tidelog_share_group_lock_expiries_total", group=GROUP) == 6
+    assert value(found, "tidelog_share_group_deliveries_total", group=GROUP, delivery="2") == 7
+    assert value(found, "tidelog_share_groups_left_out") == 0
+
+
+def test_lag_is_told_while_nobody_fetches(node: NodeUnderTest) -> None:
+    member = busy(node)
+    member.lose_connection()
+    produce(node, b"x", b"y")
+    found = scraped(node)
+    assert value(found, "tidelog_share_group_lag", group=GROUP) == 9
+    assert not found["tidelog_share_group_records"].samples
+    assert value(found, "tidelog_share_group_acknowledgements_total", group=GROUP, type="accept") == 2
+
+
+def test_groups_above_the_limit_have_no_series() -> None:
+    node = sharing_node(tidelog_metrics_groups_max="1")
+    produce(node, b"a", b"b")
+    for group in ("g", "h"):
+        configure(node, "share.auto.offset.reset", "earliest", group)
+        member = ShareMember(node, group, group=group).join()
+        assert member.take() == [b"a", b"b"]
+        assert member.acknowledge(0, (0, 0, ACCEPT)) is ErrorCode.NONE
+    found = scraped(node)
+    assert value(found, "tidelog_share_groups_left_out") == 1
+    for name in ("members", "lag", "deliveries_total", "lock_expiries_total"):
+        assert len(found[f"tidelog_share_group_{name}"].samples) == 1, name
+
+
+def test_a_broker_without_share_groups_has_no_series_of_them() -> None:
+    found = scraped(NodeUnderTest())
+    share = [name for name in found if name.startswith("tidelog_share_") and found[name].samples]
+    assert share == ["tidelog_share_groups_left_out"]
+
+
+def test_counts_of_groups_that_are_gone_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_counts, "GROUPS_MAX", 2)
+    counts = share_counts.ShareCounts()
+    here = counts.of("here", lambda name: False)
+    counts.of("gone", lambda name: False)
+    counts.of("new", lambda name: name == "here")
+    assert set(counts.groups) == {"here", "new"} and counts.groups["here"] is here

@@ -31,6 +31,7 @@ from tidelog.broker.runtime.purgatory import Purgatory
 from tidelog.broker.runtime.topic_traffic import TopicCounts
 from tidelog.broker.telemetry.exposition import family, histograms, single
 from tidelog.broker.telemetry.group_lag import GroupLags
+from tidelog.broker.telemetry.share_families import ShareFamilies
 from tidelog.model.errors import ErrorCode
 from tidelog.model.events import (
     COMMITTED_RECORDS_CUT,
@@ -358,6 +359,7 @@ SECTIONS: tuple[type[Section], ...] = (
     DiskFamilies,
     BackgroundFamilies,
     GroupLags,
+    ShareFamilies,
     TransactionFamilies,
     LimitFamilies,
     IdentityFamilies,
