@@ -148,6 +148,46 @@ class SeenGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareLook:
+    """A share group at one moment, in records; all but the lag are 0 where brokers are not ours."""
+
+    #: still to be dealt with
+    lag: int = 0
+    #: members have them
+    acquired: int = 0
+    #: in flight, and delivered more than once
+    repeated: int = 0
+    #: wait for their dead letters to be written
+    archiving: int = 0
+    #: since the brokers started: delivered at all, and as often as `limit` allows
+    delivered: int = 0
+    delivered_last: int = 0
+    limit: int = 0
+    #: accepted, released or rejected
+    said: int = 0
+    lock_expiries: int = 0
+    #: dead letters that could not be written
+    given_up: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a second look may say more."""
+        return bool(self.lag or self.archiving)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenShareGroup:
+    """A share group; `later` is what it was when it was looked at once more."""
+
+    id: str
+    state: str
+    members: int
+    look: ShareLook
+    dead_letter_topic: str | None = None
+    later: ShareLook | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SeenJob:
     """Something that a broker does again and again by itself; `fault` is what went wrong last."""
 
@@ -205,6 +245,7 @@ class Examination:
     topics: tuple[SeenTopic, ...] = ()
     logs: Mapping[Partition, LogRange] = field(default_factory=dict)
     groups: tuple[SeenGroup, ...] = ()
+    share_groups: tuple[SeenShareGroup, ...] = ()
     watched_seconds: float = 0.0
     #: those that their coordinators know to be open
     transactions: tuple[TransactionView, ...] = ()

@@ -24,6 +24,7 @@ from tidelog.admin.diagnosis import (
     warning,
 )
 from tidelog.admin.diagnosis_internal_topics import internal_topics
+from tidelog.admin.diagnosis_shares import share_groups
 from tidelog.admin.diagnosis_storage import cuts, disks
 from tidelog.admin.eligible_leaders import awaited_by, without_directory_by
 from tidelog.client.api_keys import FETCH, PRODUCE
@@ -728,6 +729,7 @@ CHECKS: tuple[Check, ...] = (
     internal_topics,
     settings,
     groups,
+    share_groups,
     transactions,
     disks,
     cuts,

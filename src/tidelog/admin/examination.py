@@ -31,9 +31,11 @@ from tidelog.admin.diagnosis import (
 )
 from tidelog.admin.diagnosis_checks import SHARED_SETTINGS
 from tidelog.admin.diagnosis_internal_topics import STORE_SETTINGS
+from tidelog.admin.diagnosis_shares import AUTO_CREATE, GROUP_ENABLE, NAME_PREFIX
 from tidelog.admin.eligible_leaders import Eligible, eligible_leaders
 from tidelog.admin.examined_groups import GroupQuestions
 from tidelog.admin.examined_jobs import ask_for_jobs
+from tidelog.admin.examined_shares import with_share_groups
 from tidelog.admin.examined_transactions import TransactionQuestions
 from tidelog.admin.faults import AdminFault
 from tidelog.admin.log_dirs import LogDirView, describe_at
@@ -57,7 +59,7 @@ LINKS_OPENED_AT_ONCE = 16
 KNOCK_SECONDS_MAX = 2.0
 #: long enough to tell a transaction that is ending from one that hangs
 SECOND_LOOK_SECONDS = 1.0
-TOPIC_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable")
+TOPIC_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable", GROUP_ENABLE)
 
 
 class NotReachable(AdminFault):
@@ -106,6 +108,7 @@ def examine(
         seen = _look_twice(seen, brokers, watch_seconds, tell)
         # Last of all: a broker that does not know the question closes the connection.
         seen = replace(seen, background=ask_for_jobs(brokers, seen.brokers))
+        seen = with_share_groups(seen, brokers, watch_seconds)
         return replace(seen, unseen=tuple(brokers.unseen))
     finally:
         brokers.close()
@@ -219,7 +222,7 @@ def _with_configs(brokers: BrokerLinks, seen: tuple[SeenBroker, ...]) -> tuple[S
         if broker.id not in brokers.links:
             found.append(broker)
             continue
-        keys = (*SHARED_SETTINGS, *STORE_SETTINGS, SETTING_OF_TIDELOG)
+        keys = (*SHARED_SETTINGS, *STORE_SETTINGS, SETTING_OF_TIDELOG, AUTO_CREATE, NAME_PREFIX)
         rows = _configs(brokers, broker.id, ConfigResource.BROKER, [str(broker.id)], keys)
         code, configs = rows.get(str(broker.id), (ErrorCode.NONE, {}))
         found.append(replace(broker, configs=configs, itself=code is not ErrorCode.INVALID_REQUEST))

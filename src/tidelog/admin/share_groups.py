@@ -4,9 +4,10 @@ Lag is what is still to be dealt with (KIP-1226): the end of the partition less 
 done with behind the start. Brokers before Kafka 4.2 do not tell it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tidelog.admin.cluster_admin import ClusterAdmin, check
 from tidelog.admin.offset_reset import ResetPlan
@@ -18,6 +19,9 @@ from tidelog.client.faults import Refusal, known_code
 from tidelog.client.link import Link
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
+
+#: start offset and lag of partitions
+Starts = dict[TopicPartitionKey, tuple[int | None, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,13 @@ class ShareGroups:
             rows.append(SharePartitionOffsets(*key, start, latest.get(key), lag, names))
         return rows
 
-    def starts(self, group_id: str) -> dict[TopicPartitionKey, tuple[int | None, int | None]]:
+    def starts(self, group_id: str) -> Starts:
         """Start offset and lag of every partition that the group has begun; none of a group that is not."""
 
-        def ask(cluster: Cluster) -> dict[TopicPartitionKey, tuple[int | None, int | None]]:
-            return read_starts(cluster.coordinator_link(CoordinatorKind.GROUP, group_id), group_id)
+        def ask(cluster: Cluster) -> Starts:
+            link = cluster.coordinator_link(CoordinatorKind.GROUP, group_id)
+            (row,) = offsets_rows(link, [group_id])
+            return starts_of(row)
 
         return self._admin.asked(f"the offsets of share group {group_id!r} cannot be read", ask)
 
@@ -101,23 +107,27 @@ class ShareGroups:
         return len(plan.moves)
 
 
-def read_starts(link: Link, group_id: str) -> dict[TopicPartitionKey, tuple[int | None, int | None]]:
-    """Start offset and lag as the coordinator of a group answers."""
-    fields = {"groups": [{"group_id": group_id, "topics": None}]}
-    answer = link.request(DESCRIBE_SHARE_GROUP_OFFSETS, fields, highest=1)
-    found: dict[TopicPartitionKey, tuple[int | None, int | None]] = {}
-    for group in answer.groups:
-        if known_code(group.error_code) is ErrorCode.GROUP_ID_NOT_FOUND:
-            continue
-        check(group, f"share group {group_id!r}")
-        for topic in group.topics:
-            for row in topic.partitions:
-                if row.error_code:
-                    where = f"{topic.topic_name}-{row.partition_index} of share group {group_id!r}"
-                    raise Refusal(row.error_code, where, row.error_message)
-                start, lag = int(row.start_offset), int(getattr(row, "lag", -1))
-                key = str(topic.topic_name), int(row.partition_index)
-                found[key] = start if start >= 0 else None, lag if lag >= 0 else None
+def offsets_rows(link: Link, group_ids: Sequence[str]) -> Sequence[Any]:
+    """The rows of share groups with all their partitions, as their coordinator answers."""
+    fields = {"groups": [{"group_id": group_id, "topics": None} for group_id in group_ids]}
+    rows: Sequence[Any] = link.request(DESCRIBE_SHARE_GROUP_OFFSETS, fields, highest=1).groups
+    return rows
+
+
+def starts_of(group: Any) -> Starts:
+    """Start offset and lag of each partition in a row of `offsets_rows`; None is what is not known."""
+    found: Starts = {}
+    if known_code(group.error_code) is ErrorCode.GROUP_ID_NOT_FOUND:
+        return found
+    check(group, f"share group {group.group_id!r}")
+    for topic in group.topics:
+        for row in topic.partitions:
+            if row.error_code:
+                where = f"{topic.topic_name}-{row.partition_index} of share group {group.group_id!r}"
+                raise Refusal(row.error_code, where, row.error_message)
+            start, lag = int(row.start_offset), int(getattr(row, "lag", -1))
+            key = str(topic.topic_name), int(row.partition_index)
+            found[key] = start if start >= 0 else None, lag if lag >= 0 else None
     return found
 
 
