@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog.groups.consumer_group import FIRST_EPOCH
 from tidelog.groups.consumer_schemas import NOTHING, Partitions
 from tidelog.groups.member_memory import GROUP_BYTES, MEMBER_BYTES, text_bytes
 from tidelog.groups.share_assignor import ShareSubscriber, assign_simple
@@ -34,6 +35,7 @@ from tidelog.model.image import ClusterImage
 SHARE_GROUP_TYPE = "share"
 ASSIGNOR_NAME = "simple"
 _JOINING = ShareAssignment()
+_NOTHING_YET = ShareGroupMetadata(FIRST_EPOCH)
 _EPOCH_MAX = 2**31 - 2
 _Kept = TypeVar("_Kept")
 
@@ -64,7 +66,7 @@ class ShareGroup:
         self.group_id = group_id
         self.held_bytes = GROUP_BYTES + text_bytes(group_id)
         """What its members take in memory."""
-        self.metadata = ShareGroupMetadata()
+        self.metadata = _NOTHING_YET
         self.assignment_epoch = 0
         self.members: dict[str, ShareMemberMetadata] = {}
         self.targets: dict[str, Partitions] = {}
@@ -89,7 +91,7 @@ class ShareGroup:
     def apply(self, key: ShareKey, value: ShareValue | None) -> None:
         match key.record_type:
             case ShareRecordType.GROUP_METADATA:
-                self.metadata = value if isinstance(value, ShareGroupMetadata) else ShareGroupMetadata()
+                self.metadata = value if isinstance(value, ShareGroupMetadata) else _NOTHING_YET
             case ShareRecordType.TARGET_ASSIGNMENT_METADATA:
                 self.assignment_epoch = value if isinstance(value, int) else 0
             case ShareRecordType.STATE_PARTITION_METADATA:

@@ -107,11 +107,11 @@ def desk() -> ShareDesk:
 
 def test_a_member_gets_partitions_once_share_coordinators_have_begun(desk: ShareDesk) -> None:
     first = desk.beat("a", 0, "t")
-    assert (first["member_epoch"], partitions(first)) == (1, [])
-    assert desk.asked == [InitializeShareState(1, "g", 1, (((T, 0), -1), ((T, 1), -1)))]
-    second = desk.beat("a", 1)
-    assert (second["member_epoch"], partitions(second)) == (2, [0, 1])
-    assert desk.beat("a", 2)["assignment"] is None
+    assert (first["member_epoch"], partitions(first)) == (2, [])
+    assert desk.asked == [InitializeShareState(1, "g", 2, (((T, 0), -1), ((T, 1), -1)))]
+    second = desk.beat("a", 2)
+    assert (second["member_epoch"], partitions(second)) == (3, [0, 1])
+    assert desk.beat("a", 3)["assignment"] is None
     assert desk.group.state == "Stable"
     assert len(desk.asked) == 1
 
@@ -125,9 +125,9 @@ def test_many_members_share_few_partitions(desk: ShareDesk) -> None:
 
 def test_a_member_that_missed_an_answer_is_told_again_what_it_is_assigned(desk: ShareDesk) -> None:
     desk.beat("a", 0, "t")
-    assert partitions(desk.beat("a", 1)) == [0, 1]
-    assert partitions(desk.beat("a", 1)) == [0, 1]
-    assert desk.beat("a", 2)["assignment"] is None
+    assert partitions(desk.beat("a", 2)) == [0, 1]
+    assert partitions(desk.beat("a", 2)) == [0, 1]
+    assert desk.beat("a", 3)["assignment"] is None
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing(desk: ShareDesk) -> None:
@@ -141,21 +141,21 @@ def test_state_that_was_not_begun_is_asked_for_again(desk: ShareDesk) -> None:
     desk.errors = {(T, 1): ErrorCode.COORDINATOR_NOT_AVAILABLE}
     desk.beat("a", 0, "t")
     desk.errors = {}
-    assert partitions(desk.beat("a", 1)) == [0]
+    assert partitions(desk.beat("a", 2)) == [0]
     assert desk.asked[-1].start_offsets == (((T, 1), -1),)  # type: ignore[union-attr]
-    assert partitions(desk.beat("a", 2)) == [0, 1]
+    assert partitions(desk.beat("a", 3)) == [0, 1]
 
 
 def test_share_coordinators_that_are_silent_are_asked_again_after_a_while(desk: ShareDesk) -> None:
     desk.silent = True
     desk.beat("a", 0, "t")
-    desk.beat("a", 1)
+    desk.beat("a", 2)
     assert len(desk.asked) == 1
     desk.now_ms += 30_000
     desk.silent = False
-    desk.beat("a", 1)
+    desk.beat("a", 2)
     assert len(desk.asked) == 2
-    assert partitions(desk.beat("a", 1)) == [0, 1]
+    assert partitions(desk.beat("a", 2)) == [0, 1]
 
 
 def test_what_was_being_asked_for_is_asked_for_by_the_next_coordinator(desk: ShareDesk) -> None:
@@ -167,9 +167,9 @@ def test_what_was_being_asked_for_is_asked_for_by_the_next_coordinator(desk: Sha
     other.machine.observe(image(t=2))
     other.run(other.machine.loaded(0))
     assert ("share session", "g", "a") in other.timers
-    other.beat("a", 1)
+    other.beat("a", 2)
     assert [message.number for message in other.asked] == [1]
-    assert partitions(other.beat("a", 1)) == [0, 1]
+    assert partitions(other.beat("a", 2)) == [0, 1]
 
 
 def test_topics_that_grow_and_appear_are_assigned(desk: ShareDesk) -> None:
@@ -288,7 +288,7 @@ def test_groups_are_listed_and_described(desk: ShareDesk) -> None:
     assert desk.machine.list_groups(nothing, frozenset({"consumer"})) == []
     assert desk.machine.list_groups(frozenset({"empty"}), nothing) == []
     described: Any = desk.machine.describe_share_group("g")
-    assert (described["assignor_name"], described["group_epoch"]) == ("simple", 2)
+    assert (described["assignor_name"], described["group_epoch"]) == ("simple", 3)
     [topic] = described["members"][0]["assignment"]["topic_partitions"]
     assert topic == {"topic_id": T, "topic_name": "t", "partitions": [0, 1]}
     unknown = desk.machine.describe_share_group("h")
