@@ -45,7 +45,7 @@ from tidelog.groups.consumer_schemas import NOTHING, Partitions
 from tidelog.groups.durable import DurableGroups
 from tidelog.groups.member_memory import MemberMemory
 from tidelog.groups.membership import Rebalances
-from tidelog.groups.offset_requests import OffsetCommit, OffsetRequests, commit_answer, fetch_answer
+from tidelog.groups.offset_requests import OffsetCommit, OffsetRequests, commit_answer
 from tidelog.groups.responses import Response
 from tidelog.groups.settings import GroupSettings
 from tidelog.groups.share_group import SHARE_GROUP_TYPE
@@ -176,8 +176,6 @@ class GroupMachine:
                 self._outbox.reply(command.token, responses.join_error(error, command.member_id))
             case CommitOffsets():
                 self._outbox.reply(command.token, commit_answer(command, not_found))
-            case FetchOffsets():
-                self._outbox.reply(command.token, fetch_answer(command.group_id, not_found, ()))
             case DeleteOffsets():
                 self._outbox.reply(command.token, {"error_code": not_found, "topics": ()})
             case _:
