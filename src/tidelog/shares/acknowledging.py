@@ -57,6 +57,8 @@ def fault(
     for batch in batches:
         if batch.last_offset < runs.start:
             continue
+        if runs.start >= runs.end:
+            return Refused(ErrorCode.INVALID_RECORD_STATE, "No records are acquired.")
         if batch.last_offset >= runs.end:
             message = "The batch ends after the records that were acquired."
             return Refused(ErrorCode.INVALID_REQUEST, message)

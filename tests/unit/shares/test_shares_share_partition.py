@@ -163,6 +163,15 @@ def test_nobody_acknowledges_for_others_or_twice() -> None:
     assert steps.states() == [(5, 9, "ACQUIRED", 1)]
 
 
+def test_where_nothing_is_in_flight_nothing_is_acquired() -> None:
+    steps = Steps()
+    assert steps.says("a", 0, 2, ACCEPT) is INVALID_STATE
+    steps.acquire("a", 500, (0, 2))
+    assert steps.says("a", 0, 3, ACCEPT) is ErrorCode.INVALID_REQUEST
+    assert steps.says("a", 0, 2, ACCEPT) is ErrorCode.NONE
+    assert steps.says("a", 3, 3, ACCEPT) is INVALID_STATE
+
+
 def test_acknowledgements_that_come_during_a_write_go_with_the_next_one() -> None:
     steps = Steps(stores=False)
     steps.acquire("a", 500, (0, 9))
