@@ -129,7 +129,8 @@ class ShareOffsetRequests:
             known = self._known(states, topic.topic_id)
             if not known:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                refused.append(share_responses.deleted_topic(name, topic.topic_id, error, _NOTHING_THERE))
+                no_id = share_responses.NO_TOPIC_ID
+                refused.append(share_responses.deleted_topic(name, no_id, error, _NOTHING_THERE))
                 continue
             names[topic.topic_id] = name
             partitions.update((topic.topic_id, index) for index in known)

@@ -386,7 +386,7 @@ def refusal(key: ShareKey, refused: Refused) -> Response:
         "error_message": refused.message or refused.code.name,
         "state_epoch": 0,
         "leader_epoch": 0,
-        "start_offset": UNINITIALIZED_OFFSET,
+        "start_offset": 0,
         "delivery_complete_count": UNINITIALIZED_COUNT,
         "state_batches": (),
     }

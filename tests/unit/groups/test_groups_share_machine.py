@@ -345,7 +345,9 @@ def test_offsets_are_deleted(desk: ShareDesk) -> None:
     assert desk.asked[-1] == DeleteShareState(2, "g", ((T, 0), (T, 1)))
     assert desk.group.states == ShareGroup("g").states
     again = desk.answer(DeleteShareOffsets, "g", ("t",))
-    assert again["responses"][0]["error_code"] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    [missing] = again["responses"]
+    assert missing["error_code"] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert missing["topic_id"] == UUID(int=0), "as of a topic that is not there"
     assert desk.answer(DeleteShareOffsets, "h", ("t",))["error_code"] is ErrorCode.GROUP_ID_NOT_FOUND
 
 

@@ -28,6 +28,8 @@ Asked = list[tuple[Place, tuple[AcknowledgementBatch, ...]]]
 
 
 _NO_TOPIC = UUID(int=0)
+#: as long as a UUID is in text
+MEMBER_ID_CHARACTERS_MAX = 36
 
 
 class Member(NamedTuple):
@@ -36,6 +38,11 @@ class Member(NamedTuple):
     context: ConnectionContext
     group_id: str
     member_id: str
+
+
+def may_be_member(member_id: str | None) -> bool:
+    """Whether that can be the id of a member: the client makes it up."""
+    return member_id is not None and 0 < len(member_id) <= MEMBER_ID_CHARACTERS_MAX
 
 
 def topic_of(topic: Any) -> UUID:

@@ -22,6 +22,9 @@ _NO_TOPIC = UUID(int=0)
 def answer_each(coordinator: "ShareStateCoordinator", request: Request) -> DelayedAnswer:
     """Answer when the last share partition has an answer."""
     body, api_key = request.body, request.api.key
+    if not body.group_id or not all(topic.partitions for topic in body.topics):
+        # As in Kafka: what is asked about nothing is not looked at.
+        return _empty()
     asked = [
         (ShareKey(body.group_id, topic.topic_id or _NO_TOPIC, part.partition), part)
         for topic in body.topics
@@ -42,6 +45,12 @@ def answer_each(coordinator: "ShareStateCoordinator", request: Request) -> Delay
         if error:
             put(refusal(key, Refused(error)))
     return gathered.delayed
+
+
+def _empty() -> DelayedAnswer:
+    delayed = DelayedAnswer()
+    delayed.answer({"results": ()})
+    return delayed
 
 
 def _by_topic(keys: list[ShareKey], rows: list[Any]) -> Mapping[str, object]:

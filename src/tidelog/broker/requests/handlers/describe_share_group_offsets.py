@@ -1,6 +1,7 @@
 """DescribeShareGroupOffsets (key 90), versions 0 and 1: where share groups start in partitions (KIP-932).
 
-Without topics all partitions of which the group has state are described; of others the start offset is -1.
+Without topics all partitions of which the group has state are described, none of a group that is not there;
+of others the start offset is -1.
 Version 1 tells how many records are still to be dealt with (KIP-1226), -1 where that is not known: the end of
 the partition is asked of its leader, here or on another broker.
 """
@@ -57,10 +58,6 @@ class Handler:
         if isinstance(machine, ErrorCode):
             put(_refused(group_id, Refused(machine, machine.name)))
             return
-        if group_id not in machine.durable.share_groups:
-            message = f"Share group {group_id} not found."
-            put(_refused(group_id, Refused(ErrorCode.GROUP_ID_NOT_FOUND, message)))
-            return
         names = self.metadata.image.topic_names_by_id
         places = [
             (names[topic_id], topic_id, index)
@@ -88,7 +85,7 @@ class Handler:
         def answered(place: Place, answer: "StateAnswer") -> None:
             answers[place] = answer
             if len(answers) == len(places):
-                known = [place for place in places if answers[place].start_offset != UNINITIALIZED_OFFSET]
+                known = [place for place in places if _start_of(answers[place]) != UNINITIALIZED_OFFSET]
                 self.shares.get().log_ends.ask({(name, index) for name, _, index in known}, finish)
 
         def finish(ends: Mapping[tuple[str, int], int]) -> None:
@@ -119,11 +116,15 @@ class Handler:
             persister.ask(ReadSummary(-1, ShareKey(group_id, topic_id, index)), partial(answered, place))
 
 
+def _start_of(answer: "StateAnswer") -> int:
+    return answer.start_offset if answer.error is ErrorCode.NONE else UNINITIALIZED_OFFSET
+
+
 def _row(index: int, answer: "StateAnswer", end_offset: int) -> Fields:
     known = answer.error is ErrorCode.NONE and end_offset >= 0
     return {
         "partition_index": index,
-        "start_offset": answer.start_offset,
+        "start_offset": _start_of(answer),
         "leader_epoch": answer.leader_epoch,
         "lag": lag(end_offset, answer.start_offset, answer.delivery_complete_count) if known else -1,
         "error_code": answer.error,

@@ -16,7 +16,13 @@ from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.replicas.replicas import Replicas
 from tidelog.broker.requests.current_leaders import KnownLeaders
 from tidelog.broker.requests.request import Request
-from tidelog.broker.requests.share_acknowledgements import Acknowledgements, Member, Results, asked_of
+from tidelog.broker.requests.share_acknowledgements import (
+    Acknowledgements,
+    Member,
+    Results,
+    asked_of,
+    may_be_member,
+)
 from tidelog.broker.requests.share_answers import answer, error_fields, refused_whole
 from tidelog.broker.runtime.deferred import Deferred
 from tidelog.broker.runtime.purgatory import DelayedAnswer
@@ -40,7 +46,7 @@ class Handler:
 
     def handle(self, request: Request) -> Mapping[str, object] | DelayedAnswer:
         body, context = request.body, request.context
-        if not body.group_id or not body.member_id:
+        if body.group_id is None or not may_be_member(body.member_id):
             return refused_whole(Refused(ErrorCode.INVALID_REQUEST, "Who acknowledges is not said."))
         authorization = self.authorization
         if authorization is not None and not authorization.allows(

@@ -27,6 +27,7 @@ from tidelog.broker.requests.share_acknowledgements import (
     Place,
     Results,
     asked_of,
+    may_be_member,
     topic_of,
 )
 from tidelog.broker.requests.share_answers import answer, error_fields, refused_whole
@@ -260,7 +261,7 @@ class Handler:
     def _refusal(self, request: Request) -> Refused | None:
         """What is wrong with a request, whatever its session says."""
         body = request.body
-        if not body.group_id or not body.member_id:
+        if body.group_id is None or not may_be_member(body.member_id):
             return Refused(ErrorCode.INVALID_REQUEST, "Who fetches is not said.")
         authorization = self.authorization
         if authorization is not None and not authorization.allows(
