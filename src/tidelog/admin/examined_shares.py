@@ -10,8 +10,14 @@ from typing import Any
 
 from tidelog.admin.broker_links import BrokerLinks
 from tidelog.admin.configs import ConfigResource
-from tidelog.admin.diagnosis import Examination, SeenBroker, SeenGroup, SeenShareGroup, ShareLook
-from tidelog.admin.examined_jobs import SETTING_OF_TIDELOG
+from tidelog.admin.diagnosis import (
+    SETTING_OF_TIDELOG,
+    Examination,
+    SeenBroker,
+    SeenGroup,
+    SeenShareGroup,
+    ShareLook,
+)
 from tidelog.admin.groups import describe, list_rows
 from tidelog.admin.share_groups import offsets_rows, starts_of
 from tidelog.admin.shares_in_flight import SharesInFlight, ask_leader
