@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from tidelog.testing.ports import ReservedPort
 
@@ -108,12 +109,17 @@ class PostgresServer:
         self._port.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def execute(self, statement: str, *values: Any) -> None:
+    def execute(self, statement: str, *values: Any, database: str = "postgres") -> None:
         """Run something and commit it."""
-        with psycopg.connect(self.url) as connection:
+        with psycopg.connect(self.url, dbname=database) as connection:
             connection.execute(statement, values or None)
 
-    def rows(self, query: str) -> list[Any]:
+    def create_database(self, name: str) -> None:
+        """Make a database beside the first."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def rows(self, query: str, database: str = "postgres") -> list[Any]:
         """All rows of a query."""
-        with psycopg.connect(self.url) as connection:
+        with psycopg.connect(self.url, dbname=database) as connection:
             return connection.execute(query).fetchall()
