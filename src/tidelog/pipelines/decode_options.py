@@ -1,6 +1,6 @@
 """The options of the source that say how values are decoded with the schemas of a registry.
 
-    decode                                  avro or protobuf
+    decode                                  avro, protobuf or json-schema
     schema.registry.url                     http://host:8081
     schema.registry.basic.auth.user.info    name:password
     decode.schema                           the schema of the columns: latest, a version's number, or id:7
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 from tidelog.client.faults import BadOption
 from tidelog.client.option_rows import OptionRow, choice, read_table, text
-from tidelog.schemas.registered import AVRO, LATEST, PROTOBUF
+from tidelog.schemas.registered import AVRO, JSON_SCHEMA, LATEST, PROTOBUF
 
 FAILFAST, PERMISSIVE = "failfast", "permissive"
 
 ROWS: dict[str, OptionRow] = {
-    "kind": choice("decode", choices=(AVRO, PROTOBUF)),
+    "kind": choice("decode", choices=(AVRO, PROTOBUF, JSON_SCHEMA)),
     "registry_url": text("schema.registry.url"),
     "user_info": text("schema.registry.basic.auth.user.info", default=""),
     "which": text("decode.schema", default=LATEST),

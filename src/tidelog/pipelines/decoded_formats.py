@@ -1,19 +1,20 @@
 """The formats that values are decoded from: columns of a reader's schema, payloads of any writer's."""
 
 import json
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog.pipelines.avro_columns import NoColumns, plan
+from tidelog.pipelines.json_columns import JsonType, json_type
 from tidelog.pipelines.packed_values import Cursor, Flags, Rows, joined, spread
 from tidelog.pipelines.protobuf_columns import MessagePlan, message_plan
 from tidelog.schemas import protobuf_schema
 from tidelog.schemas.avro_reader import AvroSchema
 from tidelog.schemas.decoding import reader_of
 from tidelog.schemas.protobuf_reader import read_indexes
-from tidelog.schemas.registered import AVRO, PROTOBUF, RegisteredSchema
+from tidelog.schemas.registered import AVRO, JSON_SCHEMA, PROTOBUF, RegisteredSchema
 
 #: different messages of one schema in a batch; a message's path in its file is short
 MESSAGES_MAX = 32
@@ -154,6 +155,48 @@ class _ProtobufColumns:
                 return f"it is a {name}, not a {self._name}"
             self._single(payload)
         except ValueError as fault:
+            return str(fault)
+        return OF_NO_COLUMNS
+
+
+class JsonFormat:
+    """A JSON Schema of columns; what wrote a value makes no difference to how it is read."""
+
+    def __init__(self, schema: RegisteredSchema) -> None:
+        _check_kind(schema, JSON_SCHEMA)
+        texts = {reference.name: json.loads(reference.text) for reference in schema.references}
+        self._columns = _JsonColumns(json_type(json.loads(schema.text), texts))
+        self.type: pa.DataType = self._columns.type
+
+    def columns(self, writer: RegisteredSchema) -> Columns:
+        _check_kind(writer, JSON_SCHEMA)
+        return self._columns
+
+
+class _JsonColumns:
+    def __init__(self, made: JsonType) -> None:
+        self._made = made
+        self.type: pa.DataType = made.type
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found: list[Any] = []
+        bad = np.zeros(len(cursor), np.bool_)
+        data = cursor.data.data
+        places = zip(cursor.position.tolist(), cursor.end.tolist(), strict=True)
+        for row, (start, end) in enumerate(places):
+            try:
+                found.append(self._made.read(json.loads(bytes(data[start:end]))))
+            except (ValueError, RecursionError):
+                found.append(None)
+                bad[row] = True
+        cursor.position = cursor.end.copy()
+        cursor.spoil(bad)
+        return pa.array(found, self.type)
+
+    def fault(self, payload: bytes) -> str:
+        try:
+            self._made.read(json.loads(payload))
+        except (ValueError, RecursionError) as fault:
             return str(fault)
         return OF_NO_COLUMNS
 

@@ -8,7 +8,6 @@ A record that cannot be decoded fails the query, with its place and the reason (
 and its bytes and the reason in columns of their own (permissive). The words are those of Spark's from_avro.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,14 +17,12 @@ import pyarrow as pa
 from tidelog.client.faults import BadOption
 from tidelog.client.masking import masked_text
 from tidelog.pipelines.decode_options import DecodeOptions
-from tidelog.pipelines.decoded_formats import AvroFormat, Columns, Format, ProtobufFormat
-from tidelog.pipelines.packed_values import Cursor, Flags, Rows, joined, spread
-from tidelog.schemas.framing import FRAMING_BYTES
-from tidelog.schemas.registered import AVRO, LATEST, PROTOBUF, RegisteredSchema, RegisteredSchemas
+from tidelog.pipelines.framed_values import FramedValues, format_of
+from tidelog.pipelines.packed_values import joined, spread
+from tidelog.schemas.registered import LATEST, RegisteredSchema, RegisteredSchemas
 from tidelog.schemas.registry_client import RegistryClient, RegistryFault, RegistryUnreachable
 
 BYTES_COLUMN, FAULT_COLUMN = "valueBytes", "valueFault"
-NOT_FRAMED = "it is not framed with a schema id"
 TIMEOUT_SECONDS = 30.0
 
 
@@ -42,7 +39,7 @@ class Decoding(NamedTuple):
 
 def chosen_schema(options: DecodeOptions, schema_id: int | None = None) -> Decoding:
     """The schema of the columns: of an id that was chosen before, or as the options say. Raises BadOption."""
-    schemas = _schemas(options.registry_url, options.user_info)
+    schemas = registered_schemas(options.registry_url, options.user_info)
     registry = f"the registry at {masked_text(options.registry_url)}"
     which = options.which if schema_id is None else f"id:{schema_id}"
     kind, _, number = which.rpartition(":")
@@ -65,7 +62,8 @@ def chosen_schema(options: DecodeOptions, schema_id: int | None = None) -> Decod
 
 
 @lru_cache(maxsize=8)
-def _schemas(url: str, user_info: str) -> RegisteredSchemas:
+def registered_schemas(url: str, user_info: str) -> RegisteredSchemas:
+    """The schemas of a registry, kept in this process. Raises BadOption."""
     try:
         return RegisteredSchemas(RegistryClient(url, user_info, TIMEOUT_SECONDS))
     except ValueError as fault:
@@ -83,17 +81,17 @@ class ValueDecoder:
 
     def __init__(self, decoding: Decoding) -> None:
         options, schema = decoding
-        self._schemas = _schemas(options.registry_url, options.user_info)
         self._permissive = options.permissive
-        self._columns: dict[int, Columns | str] = {}
         try:
-            self._format: Format = _FORMATS[schema.kind](schema, options.message)
-        except (ValueError, RecursionError, KeyError, TypeError) as fault:
+            self._format = format_of(schema, options.message)
+        except ValueError as fault:
             raise BadOption(f"schema {schema.id} cannot be columns: {fault}") from fault
+        schemas = registered_schemas(options.registry_url, options.user_info)
+        self._framed = FramedValues(schemas, self._format.columns)
         self.type = self._format.type
 
     def __repr__(self) -> str:
-        return f"<ValueDecoder {self._format!r} writers={len(self._columns)}>"
+        return f"<ValueDecoder {self._format!r} {self._framed!r}>"
 
     def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the source with typed values; raises Undecodable where none may be bad."""
@@ -119,67 +117,15 @@ class ValueDecoder:
 
     def _values(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """The typed values, and why there is none at some rows."""
-        cursor = Cursor.over(values)
-        present = values.is_valid().to_numpy(zero_copy_only=False)
-        framed, ids = _schema_ids(cursor, present)
-        faults = dict.fromkeys(np.flatnonzero(present & ~framed).tolist(), NOT_FRAMED)
-        found: list[pa.Array] = []
-        places: list[Rows] = []
-        for schema_id in np.unique(ids[framed]).tolist():
-            rows = np.flatnonzero(framed & (ids == schema_id))
-            columns = self._columns_of(schema_id)
-            if isinstance(columns, str):
-                faults |= dict.fromkeys(rows.tolist(), columns)
-                continue
-            part = cursor.part(rows)
-            part.advance(FRAMING_BYTES)
-            read = columns.read(part)
-            bad = part.bad | (part.position != part.end)
-            if bad.any():
-                for row in rows[bad].tolist():
-                    payload = values[row].as_py()[FRAMING_BYTES:]
-                    faults[row] = f"schema {schema_id}: {columns.fault(payload)}"
-                read, rows = read.filter(pa.array(~bad)), rows[~bad]
-            found.append(read)
-            places.append(rows)
+        found, faults = self._framed.read(values)
         if not found:
             return pa.nulls(len(values), self.type), faults
-        if len(found) == 1 and len(places[0]) == len(values):
-            return found[0], faults
-        return spread(joined(found), np.concatenate(places), len(values)), faults
-
-    def _columns_of(self, schema_id: int) -> Columns | str:
-        """What reads a writer's schema, or why nothing does; a registry that is away raises."""
-        known = self._columns.get(schema_id)
-        if known is None:
-            try:
-                known = self._format.columns(self._schemas.by_id(schema_id))
-            except RegistryFault as fault:
-                if fault.status != 404:
-                    raise
-                known = f"the registry does not know schema {schema_id}"
-            except (ValueError, RecursionError) as fault:
-                known = f"schema {schema_id}: {fault}"
-            self._columns[schema_id] = known
-        return known
+        if len(found) == 1 and len(found[0].rows) == len(values):
+            return found[0].values, faults
+        places = np.concatenate([one.rows for one in found])
+        return spread(joined([one.values for one in found]), places, len(values)), faults
 
 
 def permissive_fields() -> list[pa.Field]:
     """The columns of records that cannot be decoded."""
     return [pa.field(BYTES_COLUMN, pa.binary()), pa.field(FAULT_COLUMN, pa.string())]
-
-
-def _schema_ids(cursor: Cursor, present: Flags) -> tuple[Flags, Rows]:
-    """Which values are framed, and the ids of their schemas."""
-    starts = cursor.position
-    framed = present & (cursor.end - starts >= FRAMING_BYTES) & (cursor.data[starts] == 0)
-    ids = np.zeros(len(cursor), np.int64)
-    for place in range(1, FRAMING_BYTES):
-        ids = (ids << 8) | cursor.data[starts + place]
-    return framed, ids
-
-
-_FORMATS: dict[str, Callable[[RegisteredSchema, str | None], Format]] = {
-    AVRO: lambda schema, message: AvroFormat(schema),
-    PROTOBUF: ProtobufFormat,
-}

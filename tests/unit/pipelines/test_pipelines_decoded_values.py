@@ -77,7 +77,7 @@ class Registry(RegisteredSchemas):
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
-    monkeypatch.setattr(decoded_values, "_schemas", lambda url, user_info: made)
+    monkeypatch.setattr(decoded_values, "registered_schemas", lambda url, user_info: made)
     return made
 
 
