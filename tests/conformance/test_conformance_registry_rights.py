@@ -20,8 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.conformance.drivers.contract import DEADLINE_SECONDS
 from tests.support.registry_process import RegistryProcess
+from tidelog.client.cluster_logins import TRIES_MAX
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
-from tidelog.registry.access import TRIES_MAX
 from tidelog.testing.broker import RunningBroker
 
 USERS = ("admin", "registry", "alice", "bob", "carol", "mallory")

@@ -199,7 +199,8 @@ def _identity(advertise: str | None, host: str, port: int, *, secure: bool, elig
 
 
 def _access(connection: Connection, topic: str, *, no_login: bool) -> "Access":
-    from tidelog.registry.access import PASSWORD_MECHANISMS, ClusterAccess, OpenAccess
+    from tidelog.client.cluster_logins import PASSWORD_MECHANISMS
+    from tidelog.registry.access import ClusterAccess, OpenAccess
 
     settings = connection.client_settings()
     if no_login or not (settings.authenticated or settings.encrypted):

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tidelog.client.cluster_logins import Operation
 from tidelog.registry import subjects
-from tidelog.registry.access import Access, Caller, Operation
+from tidelog.registry.access import Access, Caller
 from tidelog.registry.faults import BAD_REQUEST, RegistryFault
 from tidelog.registry.service import Registry
 from tidelog.registry.submitted import NUMBER_MAX
