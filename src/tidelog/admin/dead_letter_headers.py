@@ -1,7 +1,7 @@
 """What a dead letter says about itself, in headers beside those that the record had.
 
 A dead letter keeps the key and the value of the record that failed. The names are ours; those that Kafka
-Connect writes are read too, so the tools work on its dead-letter topics.
+Connect and share groups (KIP-1191) write are read too, so the tools work on their dead-letter topics.
 """
 
 import re
@@ -35,6 +35,19 @@ _CONNECT = {
     CONNECT_PREFIX + "offset": OFFSET,
 }
 
+SHARE_PREFIX = "__dlq.errors."
+GROUP = SHARE_PREFIX + "group"
+DELIVERY_COUNT = SHARE_PREFIX + "delivery.count"
+_SHARE = {
+    SHARE_PREFIX + "message": REASON,
+    SHARE_PREFIX + "topic": TOPIC,
+    SHARE_PREFIX + "partition": PARTITION,
+    SHARE_PREFIX + "offset": OFFSET,
+}
+_KNOWN = {**_CONNECT, **_SHARE}
+#: headers that say something of the failure, known or not, and are none of the record's
+_FOREIGN_PREFIXES = (CONNECT_PREFIX, SHARE_PREFIX)
+
 Headers = tuple[tuple[str, bytes | None], ...]
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -54,6 +67,14 @@ class Failure:
     attempts: int
     #: of the record, without ours
     headers: Headers
+    #: the share group that gave the record up, and after how many deliveries
+    group: str | None = None
+    deliveries: int | None = None
+
+    @property
+    def source(self) -> str | None:
+        """Who left the letter: a pipeline, a connector or a share group."""
+        return self.pipeline or self.group
 
     @property
     def origin(self) -> str | None:
@@ -67,10 +88,10 @@ def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> Failure:
     own: dict[str, str] = {}
     kept: list[tuple[str, bytes | None]] = []
     for name, value in headers:
-        known = _CONNECT.get(name, name)
-        if known.startswith(PREFIX):
+        known = _KNOWN.get(name, name)
+        if known.startswith(PREFIX) or known in (GROUP, DELIVERY_COUNT):
             own[known] = (value or b"").decode("utf-8", "replace")
-        elif not name.startswith(CONNECT_PREFIX):
+        elif not name.startswith(_FOREIGN_PREFIXES):
             kept.append((name, value))
     return Failure(
         own.get(PIPELINE),
@@ -83,6 +104,8 @@ def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> Failure:
         _number(own.get(TIMESTAMP)),
         max(0, _number(own.get(ATTEMPTS)) or 0),
         tuple(kept),
+        own.get(GROUP),
+        _number(own.get(DELIVERY_COUNT)),
     )
 
 

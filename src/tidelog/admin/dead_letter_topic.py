@@ -98,6 +98,12 @@ class Letter:
     def place(self) -> str:
         return f"{self.topic}-{self.partition}@{self.offset}"
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether a share group said what happened, and did not copy the record: there is nothing to send."""
+        failure = self.failure
+        return failure.group is not None and self.key is None and self.value is None and not failure.headers
+
     def headers_to_send(self) -> Headers:
         """Those that the record had, and how often it has been sent back."""
         attempts = str(self.failure.attempts + 1).encode()
@@ -110,6 +116,11 @@ def _partition_of(letter: Letter, target: str, known: Mapping[str, Any]) -> int:
     if target != letter.failure.topic or topic is None or partition is None:
         return BY_KEY
     return partition if partition in topic.partitions else BY_KEY
+
+
+def waits(letter: Letter) -> bool:
+    """Whether a letter can be sent back and was not."""
+    return not letter.redriven and not letter.is_bare
 
 
 class DeadLetterTopic:
@@ -222,7 +233,10 @@ class DeadLetterTopic:
         to: str | None,
         places: Mapping[int, Collection[int]] | None = None,
     ) -> int:
-        """Send letters back to where they are from, or to a topic; returns how many were sent."""
+        """Send letters back to where they are from, or to a topic; returns how many were sent.
+
+        Letters without a copy of the record stay.
+        """
         self._make_notes_topic()
         producer = self._clients.producer(
             {
@@ -235,7 +249,7 @@ class DeadLetterTopic:
         )
         # First, so that what another has noted is seen and what it has not is aborted.
         producer.init_transactions(self._clients.timeout_seconds)
-        chosen = [letter for letter in self.letters(places) if not letter.redriven and wanted(letter)]
+        chosen = [letter for letter in self.letters(places) if waits(letter) and wanted(letter)]
         known = self._clients.metadata(producer).topics
         for start in range(0, len(chosen), TRANSACTION_LETTERS_MAX):
             self._send(producer, chosen[start : start + TRANSACTION_LETTERS_MAX], to, known)

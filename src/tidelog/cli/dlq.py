@@ -14,12 +14,14 @@ from tidelog.admin.dead_letter_topic import (
     NoSuchLetter,
     NoSuchTopic,
     NotReadInTime,
+    waits,
 )
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError, explained
 from tidelog.cli.output import json_option, print_fields, print_json, print_table, utc_text
 
 REASON_CHARACTERS_SHOWN = 60
+COPY_SETTING = "errors.deadletterqueue.copy.record.enable"
 _HINTS: dict[type[LetterFault], str] = {
     NoSuchTopic: "'tidelog topic list' shows the topics",
     NoSuchLetter: "'tidelog dlq list TOPIC' shows them",
@@ -32,7 +34,8 @@ def dlq() -> None:
     """Look at dead letters, and send them back.
 
     Pipelines write records that they cannot process to a dead-letter topic, with reason, origin and stack in
-    headers. Those of Kafka Connect are understood too.
+    headers; share groups those that were rejected or delivered too often. Those of Kafka Connect are
+    understood too.
     """
 
 
@@ -50,18 +53,22 @@ def filter_options(command: Any) -> Any:
     for name, metavar, sentence in (
         ("--from-topic", "TOPIC", "Only records that are from this topic."),
         ("--step", "STEP", "Only what failed in this step."),
+        ("--group", "GROUP", "Only what this share group gave up."),
         ("--reason", "TEXT", "Only letters with this in their reason."),
     ):
         command = click.option(name, metavar=metavar, help=sentence)(command)
     return command
 
 
-def matches(letter: Letter, reason: str | None, step: str | None, from_topic: str | None) -> bool:
+def matches(
+    letter: Letter, reason: str | None, step: str | None, from_topic: str | None, group: str | None
+) -> bool:
     """Whether a letter is one of those that were asked for."""
     failure = letter.failure
     return (
         (reason is None or reason in (failure.reason or ""))
         and (step is None or step == failure.step)
+        and (group is None or group == failure.group)
         and (from_topic is None or from_topic == failure.topic)
     )
 
@@ -70,7 +77,7 @@ def matches(letter: Letter, reason: str | None, step: str | None, from_topic: st
 @click.argument("topic")
 @filter_options
 @click.option("--all", "with_redriven", is_flag=True, help="Also those that were sent back.")
-@click.option("--count", "only_count", is_flag=True, help="How many for each step and reason, not each one.")
+@click.option("--count", "only_count", is_flag=True, help="How many for each step, group and reason.")
 @json_option
 @connection_options()
 def list_letters(
@@ -79,6 +86,7 @@ def list_letters(
     reason: str | None,
     step: str | None,
     from_topic: str | None,
+    group: str | None,
     with_redriven: bool,
     only_count: bool,
     as_json: bool,
@@ -94,21 +102,24 @@ def list_letters(
         letters = [
             letter
             for letter in DeadLetterTopic(connection, topic).letters()
-            if matches(letter, reason, step, from_topic) and (with_redriven or not letter.redriven)
+            if matches(letter, reason, step, from_topic, group) and (with_redriven or not letter.redriven)
         ]
     if only_count:
-        counts = Counter((letter.failure.step, letter.failure.reason) for letter in letters)
+        counts = Counter(
+            (letter.failure.step, letter.failure.group, letter.failure.reason) for letter in letters
+        )
         rows = [
-            {"step": where, "reason": why, "letters": count} for (where, why), count in counts.most_common()
+            {"step": step, "group": group, "reason": why, "letters": count}
+            for (step, group, why), count in counts.most_common()
         ]
         if as_json:
             print_json(rows)
         else:
-            print_table(("step", "reason", "letters"), [tuple(row.values()) for row in rows])
+            print_table(("step", "group", "reason", "letters"), [tuple(row.values()) for row in rows])
     elif as_json:
         print_json([_as_json(letter) for letter in letters])
     elif letters:
-        print_table(("partition", "offset", "at", "from", "step", "sent back", "reason"), map(_row, letters))
+        print_table(("partition", "offset", "at", "from", "by", "sent back", "reason"), map(_row, letters))
     else:
         click.echo(f"There are no dead letters in {topic}.")
 
@@ -139,6 +150,8 @@ def show(connection: Connection, topic: str, partition: int, offset: int, as_jso
             ("at", utc_text(letter.timestamp_ms)),
             ("pipeline", failure.pipeline),
             ("step", failure.step),
+            ("group", failure.group),
+            ("deliveries", failure.deliveries),
             ("reason", failure.reason),
             ("from", failure.origin),
             ("attempts", failure.attempts),
@@ -168,12 +181,16 @@ def redrive(
     reason: str | None,
     step: str | None,
     from_topic: str | None,
+    group: str | None,
     partition: int | None,
     offset: int | None,
     to: str | None,
     yes: bool,
 ) -> None:
     """Send dead letters of TOPIC back, with key, headers and timestamp as they were; each only once.
+
+    Letters of share groups do not tell the timestamp: their own is taken. Those without a copy of the record
+    stay.
 
     \b
     Examples:
@@ -184,14 +201,21 @@ def redrive(
 
     def wanted(letter: Letter) -> bool:
         return (
-            matches(letter, reason, step, from_topic)
+            matches(letter, reason, step, from_topic, group)
             and partition in (None, letter.partition)
             and offset in (None, letter.offset)
         )
 
     letters = DeadLetterTopic(connection, topic)
     with _letters_explained(f"reading {topic}"):
-        chosen = [letter for letter in letters.letters() if not letter.redriven and wanted(letter)]
+        found = [letter for letter in letters.letters() if not letter.redriven and wanted(letter)]
+    chosen = [letter for letter in found if waits(letter)]
+    if len(chosen) < len(found):
+        count = len(found) - len(chosen)
+        click.echo(
+            f"{count} without a copy of the record stay; the share group copies with {COPY_SETTING}=true",
+            err=True,
+        )
     lost = [letter.place for letter in chosen if to is None and letter.failure.topic is None]
     if lost:
         raise CommandError(f"{lost[0]} does not say where it is from", "name a topic with --to")
@@ -215,7 +239,7 @@ def _row(letter: Letter) -> tuple[Any, ...]:
         letter.offset,
         utc_text(letter.timestamp_ms),
         failure.origin,
-        failure.step,
+        failure.step or failure.group,
         letter.redriven,
         reason,
     )
@@ -230,6 +254,8 @@ def _as_json(letter: Letter) -> dict[str, Any]:
         "timestamp_ms": letter.timestamp_ms,
         "pipeline": failure.pipeline,
         "step": failure.step,
+        "group": failure.group,
+        "deliveries": failure.deliveries,
         "reason": failure.reason,
         "from": {"topic": failure.topic, "partition": failure.partition, "offset": failure.offset},
         "attempts": failure.attempts,

@@ -28,6 +28,8 @@ class DeadLetter:
     source: str
     origin: str
     attempts: int
+    #: no copy of the record: it says what happened alone, and cannot be sent back
+    is_bare: bool = False
 
 
 def dead_letter(record: RecordView) -> DeadLetter | None:
@@ -41,9 +43,10 @@ def dead_letter(record: RecordView) -> DeadLetter | None:
         record,
         failure.topic,
         failure.reason or "",
-        failure.pipeline or "",
+        failure.source or "",
         f"{failure.topic}-{partition} @ {offset}",
         failure.attempts,
+        failure.group is not None and record.key is None and record.value is None and not failure.headers,
     )
 
 

@@ -156,6 +156,7 @@ def redrive_page(console: Console, request: Request) -> Response:
         letters = _letters(console, view, {name: fields.get(name, "") for name in ("filter", "partition")})
     except ConsoleFault as failure:
         fault = f"{failure.message}. {failure.hint}"
+    whole = [letter for letter in letters if not letter.is_bare]
     return console.page(
         request,
         "redrive.html",
@@ -164,12 +165,13 @@ def redrive_page(console: Console, request: Request) -> Response:
         tab="redrive",
         topic=view,
         letters=letters[:SHOWN_LETTERS_MAX],
-        total=len(letters),
+        total=len(whole),
+        bare=len(letters) - len(whole),
         limited=len(letters) >= REDRIVEN_MAX,
-        targets=sorted(Counter(letter.target for letter in letters).items()),
-        absent=absent_targets(console, letters),
+        targets=sorted(Counter(letter.target for letter in whole).items()),
+        absent=absent_targets(console, whole),
         reasons=Counter(letter.reason or "no reason given" for letter in letters).most_common(10),
-        picked=" ".join(f"{letter.record.partition}:{letter.record.offset}" for letter in letters),
+        picked=" ".join(f"{letter.record.partition}:{letter.record.offset}" for letter in whole),
         filter=fields.get("filter", ""),
         fault=fault,
     )

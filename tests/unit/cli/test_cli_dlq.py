@@ -79,7 +79,7 @@ def test_list_and_show(broker: RunningBroker) -> None:
     assert sorted(row["key"] for row in rows) == ["k0", "k1", "k2", "k3"]
     assert {row["from"]["topic"] for row in rows} == {"orders"} and not any(row["redriven"] for row in rows)
     (row,) = json.loads(run(broker, "list", "listed-dead", "--step", "decode", "--count", "--json").output)
-    assert row == {"step": "decode", "reason": "not JSON", "letters": 2}
+    assert row == {"step": "decode", "group": None, "reason": "not JSON", "letters": 2}
     assert "orders-1@103" in run(broker, "list", "listed-dead", "--reason", "JSON").output
     assert "no dead letters" in run(broker, "list", "listed-dead", "--from-topic", "other").output
     shown = run(broker, "show", "listed-dead", "1", "0").output
@@ -115,6 +115,36 @@ def test_redrive_sends_each_letter_once_as_it_was(broker: RunningBroker) -> None
     assert sorted(message.key() for message in records(broker, "redriven", 6)) == [
         b"k%d" % number for number in range(6)
     ]
+
+
+def test_letters_of_share_groups(broker: RunningBroker) -> None:
+    """The second has no copy of the record."""
+    for name in ("queued", "dlq.queued"):
+        broker.create_topic(name, partitions=1)
+    told = {"topic": "queued", "partition": "0", "group": "packers", "message": "rejected"}
+    told["delivery.count"] = "3"
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for offset, record in enumerate(({"value": b"v", "key": b"k"}, {})):
+        own = [
+            (f"__dlq.errors.{name}", text.encode()) for name, text in {**told, "offset": str(offset)}.items()
+        ]
+        kept = [("trace", b"t"), (names.ATTEMPTS, b"1")] if record else []
+        producer.produce("dlq.queued", **record, headers=[*kept, *own])  # type: ignore[arg-type]
+    assert producer.flush(10) == 0
+    first, second = json.loads(run(broker, "list", "dlq.queued", "--group", "packers", "--json").output)
+    assert (first["group"], first["deliveries"], first["reason"]) == ("packers", 3, "rejected")
+    assert first["from"] == {"topic": "queued", "partition": 0, "offset": 0} and first["attempts"] == 1
+    assert first["headers"] == [["trace", "t"]] and second["headers"] == []
+    assert "packers" in run(broker, "list", "dlq.queued").output
+    assert "no dead letters" in run(broker, "list", "dlq.queued", "--group", "others").output
+    shown = run(broker, "show", "dlq.queued", "0", "0").output
+    assert "deliveries  3" in shown
+    done = run(broker, "redrive", "dlq.queued", "--yes")
+    assert "1 without a copy of the record stay" in done.output and "sent back 1" in done.output
+    (sent,) = records(broker, "queued", 1)
+    assert (sent.key(), sent.value()) == (b"k", b"v")
+    assert sent.headers() == [("trace", b"t"), (names.ATTEMPTS, b"2")]
+    assert "sent back 0" in run(broker, "redrive", "dlq.queued", "--yes").output
 
 
 def test_letters_without_an_origin_need_a_topic(broker: RunningBroker) -> None:
