@@ -1,11 +1,14 @@
-"""Everything that can be known of a plan before it starts: what its cluster and Spark's analyser say.
+"""Everything that can be known of a plan before it starts: what its cluster, Spark's analyser and its
+folders say.
 
-The two are asked at the same time, for one waits for brokers and the other for a JVM. Nothing is changed.
+The first two are asked at the same time, for one waits for brokers and the other for a JVM. Nothing is
+changed.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 
 from tidelog.pipelines.cluster_checks import check_uses
+from tidelog.pipelines.folder_checks import check_folders
 from tidelog.pipelines.plan import Plan
 from tidelog.pipelines.problems import Findings
 from tidelog.pipelines.table_checks import check_statements
@@ -17,7 +20,7 @@ def check_plan(plan: Plan) -> Findings:
     """What is wrong with a plan, and what a person should know."""
     with ThreadPoolExecutor(1, thread_name_prefix="plan-checks") as threads:
         asked = threads.submit(check_cluster_of, plan)
-        said = check_statements(plan.run, plan.statements)
+        said = check_folders(plan) + check_statements(plan.run, plan.statements)
         return asked.result() + said
 
 

@@ -49,6 +49,8 @@ class Option:
     choices: tuple[str, ...] = ()
     #: what is read or written: a checkpoint is for this value alone (`begun_with`)
     identity: bool = False
+    #: whether it names a folder that the pipeline writes
+    written_folder: bool = False
 
     def read(self, value: Any) -> Any:
         """The typed value of what was written; raises BadOption."""

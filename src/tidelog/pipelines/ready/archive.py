@@ -40,6 +40,7 @@ class Archive:
             "The folder of the files: a path, hdfs:// or s3a://.",
             required=True,
             identity=True,
+            written_folder=True,
         ),
         Option(
             "batch_records",

@@ -35,6 +35,7 @@ class FileSink:
             "The folder, or any address that Spark writes.",
             required=True,
             identity=True,
+            written_folder=True,
         ),
         Option(
             "format",

@@ -57,7 +57,12 @@ class FileSource:
             default="keep",
             choices=("keep", "archive", "delete"),
         ),
-        Option("archive_path", OptionType.TEXT, "Where files go with `when_done: archive`."),
+        Option(
+            "archive_path",
+            OptionType.TEXT,
+            "Where files go with `when_done: archive`.",
+            written_folder=True,
+        ),
         Option("read", OptionType.MAP, "More options of Spark's reader: header, sep, ….", default={}),
         Option("sink", OptionType.MAP, "More options of the sink.", default={}),
     )

@@ -46,6 +46,7 @@ class Table:
             "The folder of the table: a path, hdfs:// or s3a://.",
             required=True,
             identity=True,
+            written_folder=True,
         ),
         Option(
             "buckets", OptionType.INTEGER, "Files of the table; a batch rewrites those it has keys of.", 8
