@@ -22,7 +22,7 @@ PACKAGES = (
 TABLES = {
     *("settings_table.py", "access_settings.py", "coordination_settings.py", "metrics_settings.py"),
     *("noted_settings.py", "refused_settings.py", "replication_settings.py", "resource_settings.py"),
-    *("security_settings.py", "share_settings.py"),
+    *("security_settings.py", "share_settings.py", "delivery_settings.py"),
 }
 TEXT = "".join(
     path.read_text()

@@ -105,7 +105,7 @@ def _changed_configs(
     if resource.type is ConfigResourceType.CLIENT_METRICS:
         return client_metrics_refusal(configs) or configs
     if resource.type is ConfigResourceType.TOPIC:
-        faults = topic_config_faults(configs)
+        faults = topic_config_faults(configs, resource.name)
     elif resource.type is ConfigResourceType.GROUP:
         faults = group_config_faults(configs, settings)
     else:

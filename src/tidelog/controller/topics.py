@@ -95,7 +95,7 @@ def _check_name(name: str, image: ClusterImage, colliding: _CollidingNames) -> R
 
 
 def _check_configs(topic: TopicSpec) -> Refused | None:
-    faults = topic_config_faults(topic.configs)
+    faults = topic_config_faults(topic.configs, topic.name)
     return Refused(ErrorCode.INVALID_CONFIG, "; ".join(faults)) if faults else None
 
 

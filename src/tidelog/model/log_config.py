@@ -38,6 +38,9 @@ class LogConfig:
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     follower_replication_throttled_replicas: tuple[str, ...] = ()
     errors_deadletterqueue_group_enable: bool = False
+    tidelog_delay_target: str = ""
+    tidelog_delay_ms: int = 0
+    tidelog_delay_max_ms: int = 31_536_000_000
 
     @property
     def compacted(self) -> bool:

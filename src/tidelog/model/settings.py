@@ -15,6 +15,7 @@ from itertools import dropwhile
 from typing import NamedTuple, cast
 
 from tidelog.model.addresses import address_text
+from tidelog.model.delivery_settings import delivery_config_faults
 from tidelog.model.log_config import LogConfig
 from tidelog.model.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, group_value
 from tidelog.model.security_settings import LISTENER_PREFIX, SECURITY_PROTOCOLS, plain_name
@@ -131,7 +132,7 @@ _THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replic
 _THROTTLED_REPLICA = re.compile("([0-9]+:[0-9]+)?")
 
 
-def topic_config_faults(configs: Mapping[str, str | None]) -> list[str]:
+def topic_config_faults(configs: Mapping[str, str | None], topic: str | None = None) -> list[str]:
     """Say in words everything that is wrong with the settings given to a topic."""
     given = {name: text for name, text in configs.items() if text is not None}
     values, faults = _parse_all(given, TOPIC_SETTINGS, "topic")
@@ -144,7 +145,7 @@ def topic_config_faults(configs: Mapping[str, str | None]) -> list[str]:
         replicas = cast("tuple[str, ...]", values.get(name, ()))
         if replicas != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, replicas)):
             faults.append(f"{name} is a list of <partition>:<broker>, or *")
-    return faults
+    return faults + delivery_config_faults(topic, values)
 
 
 def parse_listeners(entries: Iterable[str]) -> tuple[Listener, ...]:

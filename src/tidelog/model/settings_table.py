@@ -11,6 +11,7 @@ small segments can be tried out and tested without a hidden setting.
 
 from tidelog.model.access_settings import ACCESS_SETTINGS
 from tidelog.model.coordination_settings import COORDINATION_SETTINGS
+from tidelog.model.delivery_settings import DELIVERY_SETTINGS
 from tidelog.model.metrics_settings import METRICS_SETTINGS
 from tidelog.model.noted_settings import NOTED_SETTINGS
 from tidelog.model.refused_settings import REFUSED_SETTINGS
@@ -736,6 +737,7 @@ _TOPIC_ROWS = (
         "errors.deadletterqueue.group.enable", _BOOLEAN, False,
         "Whether share groups may write their dead letters to the topic (KIP-1191).",
     ),
+    *DELIVERY_SETTINGS,
 )  # fmt: skip
 
 TOPIC_SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TOPIC_ROWS}

@@ -11,13 +11,15 @@ same refusal for the same fault:
     count, offsets, control batch, sequence      INVALID_RECORD
     timestamp out of bounds, or not its own      INVALID_TIMESTAMP, naming the records
     no key on a compacted topic                  INVALID_RECORD, naming the records
+    headers that say when, on a delay topic      INVALID_RECORD, naming the records
     malformed records, when they are walked      INVALID_RECORD
     too large when decompressed                  MESSAGE_TOO_LARGE
 
 Deliberate differences to Kafka:
 - Kafka walks the records of every batch. Here they are walked, and decompressed, only when a rule needs it:
-  a compacted topic, a `message.timestamp.before.max.ms`, another codec, a largest timestamp above the
-  bound, or `walk_always`. Otherwise the header's count and largest timestamp are believed.
+  a compacted topic, a topic with `tidelog.delay.target`, a `message.timestamp.before.max.ms`, another codec,
+  a largest timestamp above the bound, or `walk_always`. Otherwise the header's count and largest timestamp
+  are believed.
 - Bytes after the batch are refused, not cut off. Offset deltas with gaps are refused, not renumbered.
 - A batch that claims log append time is refused on every topic; Kafka lets it pass where the topic's type
   is CreateTime. A negative producer epoch and a transactional batch without producer id are refused here
@@ -52,10 +54,12 @@ from tidelog.records.builder import assemble
 from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
+from tidelog.records.delivery_headers import due_fault
 from tidelog.records.plain_records import timestamps_of
 from tidelog.records.record import (
     DECOMPRESSED_BYTES_MAX,
     RECORD_SIZE_MIN,
+    Record,
     decompressed_records,
     parse_records,
     unpacked_records,
@@ -107,6 +111,10 @@ class ProduceRules:
     compacted: bool = False
     walk_always: bool = False
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    #: whether records wait for their time: the delay of those that say none, and how far off it may be
+    delays: bool = False
+    delay_ms: int = 0
+    delay_max_ms: int = INT64_MAX
     # Whether a rule needs every batch walked; derived from the others.
     walks: bool = field(init=False)
     # More records than this cannot be in a batch, however well compressed; derived too. What a batch claims
@@ -116,7 +124,7 @@ class ProduceRules:
     def __post_init__(self) -> None:
         object.__setattr__(self, "records_max", self.decompressed_bytes_max // RECORD_SIZE_MIN)
         bounded_before = self.before_max_ms != INT64_MAX and not self.log_append_time
-        object.__setattr__(self, "walks", self.walk_always or self.compacted or bounded_before)
+        object.__setattr__(self, "walks", self.walk_always or self.compacted or self.delays or bounded_before)
 
     @classmethod
     @lru_cache(maxsize=256)  # the partitions of a topic share them
@@ -142,6 +150,9 @@ class ProduceRules:
             compacted=config.compacted,
             walk_always=walk_always,
             decompressed_bytes_max=decompressed_bytes_max,
+            delays=bool(config.tidelog_delay_target),
+            delay_ms=config.tidelog_delay_ms,
+            delay_max_ms=config.tidelog_delay_max_ms,
         )
 
 
@@ -436,6 +447,13 @@ def _check_walking(
     return CheckedBatch(header, view, log_append_time_ms)
 
 
+def _delivery_fault(record: Record, rules: ProduceRules, now_ms: int) -> str | None:
+    """What is wrong with what a record says of its delivery."""
+    if rules.log_append_time:
+        record = record._replace(timestamp_ms=now_ms)
+    return due_fault(record, rules.delay_ms, now_ms + rules.delay_max_ms)
+
+
 def _walk(
     records: bytes | memoryview,
     header: BatchHeader,
@@ -459,6 +477,8 @@ def _walk(
         if found is not None:
             least_ms, largest_ms = (header.base_timestamp_ms + delta_ms for delta_ms in found)
             fits = least_ms >= 0 and largest_ms <= INT64_MAX
+            if rules.delays:
+                fits = fits and largest_ms + rules.delay_ms <= now_ms + rules.delay_max_ms
             if fits and (not bounded or (earliest_ms <= least_ms and largest_ms <= latest_ms)):
                 return largest_ms
     for index, record in enumerate(parse_records(records, header)):
@@ -470,7 +490,9 @@ def _walk(
         timestamp_ms = record.timestamp_ms
         if timestamp_ms > max_timestamp_ms:
             max_timestamp_ms = timestamp_ms
-        if compacted and record.key is None:
+        if rules.delays and (delivery_fault := _delivery_fault(record, rules, now_ms)) is not None:
+            fault = delivery_fault
+        elif compacted and record.key is None:
             fault = "A compacted topic cannot accept a record without a key."
         elif bounded and not earliest_ms <= timestamp_ms <= latest_ms and timestamp_ms != NO_TIMESTAMP:
             fault = f"The timestamp {timestamp_ms} is outside of [{earliest_ms}, {latest_ms}]."

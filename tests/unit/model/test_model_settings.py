@@ -211,3 +211,19 @@ def test_typed_getters_refuse_the_wrong_type() -> None:
     with pytest.raises(KeyError):
         settings.get("no.such.setting")
     assert TOPIC_SETTINGS["retention.ms"].type is SettingType.LONG
+
+
+def test_the_settings_of_a_delay_topic_fit_each_other() -> None:
+    target = {"tidelog.delay.target": "orders"}
+    assert topic_config_faults({**target, "tidelog.delay.ms": "5000"}, "later") == []
+    [fault] = topic_config_faults(target, "orders")
+    assert "another topic" in fault
+    [fault] = topic_config_faults({"tidelog.delay.target": "a b"}, "later")
+    assert "a b" in fault
+    [fault] = topic_config_faults({"tidelog.delay.target": "__consumer_offsets"}, "later")
+    assert "internal" in fault
+    [fault] = topic_config_faults({**target, "cleanup.policy": "compact"}, "later")
+    assert "compacted" in fault
+    [fault] = topic_config_faults({**target, "tidelog.delay.ms": "2", "tidelog.delay.max.ms": "1"}, "later")
+    assert "must not exceed" in fault
+    assert topic_config_faults({"tidelog.delay.target": "", "cleanup.policy": "compact"}, "later") == []
