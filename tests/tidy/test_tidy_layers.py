@@ -22,6 +22,7 @@ LAYERS = {
     "client": 3,
     "controller": 3,
     "groups": 3,
+    "delays": 3,
     "replication": 3,
     "shares": 3,
     "transactions": 3,
@@ -44,7 +45,7 @@ BROKER_LAYERS = (
 #: what starts a broker
 STARTS_BROKERS = {"server/node.py"}
 #: machines must not know these: time, randomness and I/O are arguments
-PURE = {"controller", "groups", "replication", "shares", "transactions"}
+PURE = {"controller", "delays", "groups", "replication", "shares", "transactions"}
 IMPURE_MODULES = {"time", "random", "asyncio", "socket", "os", "threading", "pathlib", "secrets"}
 #: a pure module may name the type of a generator that it is given
 PURE_MAY_NAME = {("random", "Random")}

@@ -95,10 +95,11 @@ from tidelog.model.settings import BrokerSettings
 from tidelog.protocol import messages
 from tidelog.protocol.api_versions import Feature
 from tidelog.protocol.apis import Api
-from tidelog.storage.disk import Disk
+from tidelog.storage.disk import Disk, OsDisk
 from tidelog.storage.log_directory import refuse_used
 
 if TYPE_CHECKING:
+    from tidelog.broker.coordinators.delays import Delays
     from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
     from tidelog.broker.coordinators.marker import Marker
     from tidelog.broker.coordinators.sharing import Sharing
@@ -235,6 +236,7 @@ class Broker:
         self.groups: Deferred[GroupCoordinator] = Deferred(self._make_groups)
         self.transactions: Deferred[Transactions] = Deferred(self._make_transactions)
         self.shares: Deferred[Sharing] = Deferred(self._make_shares)
+        self.delays: Deferred[Delays] = Deferred(self._make_delays)
         self.topic_expressions: Deferred[TopicExpressions] = Deferred(self._make_topic_expressions)
         self.users = BrokerUsers(self.metadata, self.settings, self.clock, self.jobs)
         self.producer_ids = ProducerIds(self.metadata, self.node_id)
@@ -296,6 +298,7 @@ class Broker:
             jobs,
             metrics,
             self.liveness,
+            self.turn,
         )
 
     def _make_log_moves(self) -> None:
@@ -352,7 +355,7 @@ class Broker:
         )
         self.replica_log_reports = ReplicaLogReports(metadata, replicas, timers)
         fetchers, reports = self.fetchers, self.replica_log_reports
-        coordinators = CoordinatedPartitions(self.groups, self.transactions, self.shares)
+        coordinators = CoordinatedPartitions(self.groups, self.transactions, self.shares, self.delays)
         self.roles = Roles(
             metadata, replicas, isr_changes, fetchers, reports, coordinators, turn, purgatory, traffic
         )
@@ -503,6 +506,29 @@ class Broker:
 
         writer.on_written.append(ended)
         return Transactions(coordinator, verification, writes, writer, watch)
+
+    def _make_delays(self) -> "Delays":
+        from tidelog.broker.coordinators.delay_client import DelayClient
+        from tidelog.broker.coordinators.delay_forwarder import Surroundings
+        from tidelog.broker.coordinators.delays import Delays
+
+        client = DelayClient(
+            self.metadata, self.peers, self.settings, self.group_topic, self.transaction_topic
+        )
+        # Beside the log, where there is a folder that others than the disk's port can write to.
+        beside_log = isinstance(self.disk, OsDisk)
+        return Delays(
+            Surroundings(
+                client,
+                self.metadata,
+                self.settings,
+                self.clock,
+                self.timers,
+                self.purgatory,
+                self.jobs,
+                lambda partition: partition.log.directory if beside_log else None,
+            )
+        )
 
     def _make_topic_expressions(self) -> "TopicExpressions":
         from tidelog.broker.coordinators.topic_expressions import TopicExpressions

@@ -37,7 +37,7 @@ from tidelog.groups.schemas import (
 from tidelog.groups.states import GroupState
 from tidelog.model.effects import RecordPair
 from tidelog.model.errors import ErrorCode
-from tidelog.model.identifiers import NO_EPOCH
+from tidelog.model.identifiers import DELAY_GROUP_PREFIX, NO_EPOCH
 from tidelog.model.outbox import Outbox
 from tidelog.model.step_effects import coordinator_error
 
@@ -298,6 +298,8 @@ class OffsetRequests:
         nothing_left = not offsets.has_open_transactions(group.group_id)
         retention_ms = self._rebalances.settings.offsets_retention_ms
         may_expire = isinstance(group, ConsumerGroup) or _may_expire(group)
+        # What a delay topic has forwarded is known nowhere else, and it may have to wait for long.
+        may_expire = may_expire and not group.group_id.startswith(DELAY_GROUP_PREFIX)
         for topic, partition, value in offsets.of_group(group.group_id):
             if (
                 may_expire

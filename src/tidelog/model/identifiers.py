@@ -18,6 +18,9 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
+#: groups, and transactional ids, by which leaders of delay partitions note what they have forwarded
+DELAY_GROUP_PREFIX = "__tidelog_delay."
+
 # Ids of log directories that stand for none in particular (KIP-858), in the form that meta.properties has.
 #: the broker will say in which of its directories the replica is
 UNASSIGNED_DIRECTORY = "AAAAAAAAAAAAAAAAAAAAAA"

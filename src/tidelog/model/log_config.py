@@ -44,7 +44,8 @@ class LogConfig:
 
     @property
     def compacted(self) -> bool:
-        return "compact" in self.cleanup_policy
+        # Of a delay topic nothing goes that waits, whatever the default of brokers is.
+        return "compact" in self.cleanup_policy and not self.tidelog_delay_target
 
     @property
     def deletes(self) -> bool:

@@ -69,6 +69,7 @@ ASKED_EACH_TIME = {
 SOURCE = Path(__file__).parents[3] / "src" / "tidelog" / "broker"
 #: values that differ from the default, where the next number would not do
 OTHER_VALUES = {
+    "tidelog.delay.target": "elsewhere",
     "cleanup.policy": "compact",
     "log.cleanup.policy": "compact",
     "leader.replication.throttled.replicas": "0:1",
@@ -170,7 +171,7 @@ def running(**settings: Any) -> NodeUnderTest:
     node = NodeUnderTest(**settings)
     node.create_topic("t")
     # Made when they are first needed.
-    assert node.broker.groups.get() and node.broker.transactions.get()
+    assert node.broker.groups.get() and node.broker.transactions.get() and node.broker.delays.get()
     return node
 
 
@@ -206,7 +207,7 @@ def test_a_log_obeys_a_changed_setting_of_its_topic_as_if_it_was_created_with_it
     value = another(TOPIC_SETTINGS[name])
     created, changed = NodeUnderTest(), running()
     created.create_topic("t", **{name.replace(".", "_"): value})  # type: ignore[arg-type]
-    assert created.broker.groups.get() and created.broker.transactions.get()
+    assert created.broker.groups.get() and created.broker.transactions.get() and created.broker.delays.get()
     alter(changed, TOPIC, "t", name, value)
     assert difference("num.partitions", changed, created) == {}
     assert difference("num.partitions", changed, running()) != {}

@@ -11,6 +11,7 @@ from tidelog.model.identifiers import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.coordinators.delays import Delays
     from tidelog.broker.coordinators.group_coordinator import GroupCoordinator
     from tidelog.broker.coordinators.sharing import Sharing
     from tidelog.broker.coordinators.transactions import Transactions
@@ -24,23 +25,34 @@ class CoordinatedPartitions:
         groups: "Deferred[GroupCoordinator]",
         transactions: "Deferred[Transactions]",
         shares: "Deferred[Sharing]",
+        delays: "Deferred[Delays]",
     ) -> None:
         self._groups = groups
         self._transactions = transactions
         self._shares = shares
+        self._delays = delays
 
     def leads(self, partition: Partition) -> None:
-        """Load what the partition's log says."""
+        """Load what the partition's log says, or forward its delayed records."""
         if partition.topic == GROUP_METADATA_TOPIC:
             self._groups.get().load(partition.index)
         elif partition.topic == TRANSACTION_STATE_TOPIC:
             self._transactions.get().coordinator.load(partition.index)
         elif partition.topic == SHARE_GROUP_STATE_TOPIC:
             self._shares.get().coordinator.load(partition.index)
+        elif partition.config.tidelog_delay_target:
+            self._delays.get().consider(partition)
+
+    def reconfigured(self, partition: Partition) -> None:
+        """Begin or end to forward the records of a topic."""
+        if partition.config.tidelog_delay_target or self._delays.made is not None:
+            self._delays.get().consider(partition)
 
     def leads_no_more(self, partition: Partition) -> None:
         """Another broker coordinates what is in this partition, and delivers its records to share groups."""
         groups, transactions, shares = self._groups.made, self._transactions.made, self._shares.made
+        if self._delays.made is not None:
+            self._delays.made.leads_no_more(partition)
         if shares is not None:
             shares.partitions.leads_no_more(partition)
             if partition.topic == SHARE_GROUP_STATE_TOPIC:
@@ -54,6 +66,9 @@ class CoordinatedPartitions:
         """Forget the offsets that groups committed for it."""
         if self._groups.made is not None:
             self._groups.made.topic_deleted(topic)
+        if self._delays.made is not None:
+            self._delays.made.topic_deleted(topic)
 
     def __repr__(self) -> str:
-        return f"<CoordinatedPartitions {self._groups!r} {self._transactions!r} {self._shares!r}>"
+        parts = (self._groups, self._transactions, self._shares, self._delays)
+        return f"<CoordinatedPartitions {' '.join(map(repr, parts))}>"

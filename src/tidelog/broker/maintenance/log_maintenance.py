@@ -18,6 +18,7 @@ from tidelog.broker.runtime.background_jobs import BackgroundJobs
 from tidelog.broker.runtime.live_settings import LiveSettings
 from tidelog.broker.runtime.liveness import Liveness
 from tidelog.broker.runtime.metrics import Metrics
+from tidelog.broker.runtime.turn import Turn
 from tidelog.model.events import SEGMENT_ROLLED
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.ports import Clock
@@ -49,6 +50,7 @@ class LogMaintenance:
         jobs: BackgroundJobs,
         metrics: Metrics,
         liveness: Liveness,
+        turn: Turn,
     ) -> None:
         self._replicas = replicas
         self._flusher = flusher
@@ -60,6 +62,7 @@ class LogMaintenance:
         self._jobs = jobs
         self._metrics = metrics
         self._liveness = liveness
+        self._turn = turn
         self._seen_bytes: dict[Partition, int] = {}
         self._unwritten_indexes: dict[Partition, None] = {}
 
@@ -134,7 +137,7 @@ class LogMaintenance:
         now_ms = self._clock.now_ms()
         for partition in list(self._replicas):
             try:
-                plan = partition.log.retention_plan(now_ms, partition.high_watermark)
+                plan = partition.log.retention_plan(now_ms, partition.retained_to)
                 if not plan:
                     continue
                 for line in plan.explain():
@@ -144,6 +147,8 @@ class LogMaintenance:
                 self._jobs.failed(RETENTION_JOB, fault, partition)
                 continue
             self._removals.remove_files(dropped, partition.config.file_delete_delay_ms)
+            if partition.leads:
+                self._turn.note_progress(partition)  # followers of a delay topic go by its start
 
     def advance_log_start(self, partition: Partition, offset: int) -> None:
         """Delete the records before an offset; whole segments leave the disk a little later."""

@@ -73,6 +73,7 @@ class Partition:
         "flushes",
         "high_watermark",
         "index",
+        "kept_from",
         "leader_epoch",
         "leader_id",
         "leads",
@@ -140,6 +141,8 @@ class Partition:
         self.unflushed_messages = 0
         self.unflushed_since_ms = INT64_MAX
         self.on_fault = on_fault
+        #: of a delay topic: up to where its records are forwarded, so that retention may take them
+        self.kept_from = 0
         #: why the disk could not be trusted any more, if a sync failed
         self.flush_fault: OSError | None = None
         self.reconfigure(log.config)
@@ -174,6 +177,7 @@ class Partition:
     def follow(self, leader_id: int, leader_epoch: int) -> None:
         """Follow a leader; NO_LEADER while there is none."""
         self.leads = False
+        self.kept_from = 0
         self.replicas = None
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
@@ -200,6 +204,16 @@ class Partition:
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{self} has {len(replicas.isr)} replicas in sync, min.insync.replicas asks for {needed}",
         )
+
+    @property
+    def retained_to(self) -> int:
+        """Where retention ends: nothing goes that is not committed, or that waits to be forwarded.
+
+        Of a delay topic only the leader knows what waits; the logs of its followers start where its log does.
+        """
+        if not self.config.tidelog_delay_target:
+            return self.high_watermark
+        return min(self.kept_from, self.high_watermark) if self.leads else self.log.log_start_offset
 
     def low_watermark(self, alive: Callable[[int], bool]) -> int:
         """The earliest offset that this replica, or a living follower of it, still has."""

@@ -34,6 +34,9 @@ class RoleListener(Protocol):
 
     def leads_no_more(self, partition: Partition) -> None: ...
 
+    def reconfigured(self, partition: Partition) -> None:
+        """A partition, in either role, has other settings."""
+
     def topic_deleted(self, topic: str) -> None: ...
 
 
@@ -139,6 +142,7 @@ class Roles:
     def reconfigure(self, partition: Partition, config: LogConfig) -> None:
         """Obey new settings; fewer replicas in sync may be enough now."""
         partition.reconfigure(config)
+        self._listener.reconfigured(partition)
         if partition.leads and partition.advance_high_watermark():
             self._turn.note_progress(partition)
 

@@ -166,6 +166,18 @@ _ROWS = (
     MetricFamily("tidelog_transactions_decided_total", _COUNTER,
         "Transactions that coordinators here committed or aborted; one that is taken up again counts again.",
         ("outcome",)),
+    # delayed records
+    MetricFamily("tidelog_delay_waiting", _GAUGE,
+        "Delayed records that wait in partitions led here; cancelled ones until they would have been due.",
+        ("topic",)),
+    MetricFamily("tidelog_delay_due", _GAUGE,
+        "Delayed records that are due and not forwarded yet, up to 100,000 for each partition.", ("topic",)),
+    MetricFamily("tidelog_delay_late_seconds", _GAUGE,
+        "For how long the first delayed record has been due, of all partitions led here.", ("topic",)),
+    MetricFamily("tidelog_delay_forwarded_total", _COUNTER, "Delayed records forwarded to their target.",
+        ("topic",)),
+    MetricFamily("tidelog_delay_cancelled_total", _COUNTER,
+        "Delayed records that were cancelled, found when they were due.", ("topic",)),
     # limits
     MetricFamily("tidelog_throttled_total", _COUNTER, "Answers that a quota held back.", ("quota",)),
     MetricFamily("tidelog_throttle_seconds_total", _COUNTER, "For how long quotas held back.", ("quota",)),

@@ -46,6 +46,7 @@ from tidelog.protocol.apis import APIS
 from tidelog.storage.log_directories import LogDirectories
 
 if TYPE_CHECKING:
+    from tidelog.broker.coordinators.delays import Delays
     from tidelog.broker.coordinators.transactions import Transactions
 
 #: replicas looked at in one step
@@ -313,6 +314,33 @@ class TransactionFamilies:
 
 
 @dataclass(slots=True)
+class DelayFamilies:
+    """Delayed records."""
+
+    delays: "Deferred[Delays]"
+    settings: LiveSettings
+
+    def run(self) -> Iterator[str]:
+        found = {} if self.delays.made is None else self.delays.made.figures()
+        shown = sorted(found.items())[: self.settings.get_int("tidelog.metrics.topics.max")]
+        yield "".join(
+            (
+                family("tidelog_delay_waiting", [((topic,), each.waiting) for topic, each in shown]),
+                family("tidelog_delay_due", [((topic,), each.due) for topic, each in shown]),
+                family(
+                    "tidelog_delay_late_seconds", [((topic,), each.late_ms / 1_000) for topic, each in shown]
+                ),
+                family(
+                    "tidelog_delay_forwarded_total", [((topic,), each.forwarded) for topic, each in shown]
+                ),
+                family(
+                    "tidelog_delay_cancelled_total", [((topic,), each.cancelled) for topic, each in shown]
+                ),
+            )
+        )
+
+
+@dataclass(slots=True)
 class LimitFamilies:
     """Who had to wait, and what happened."""
 
@@ -361,6 +389,7 @@ SECTIONS: tuple[type[Section], ...] = (
     GroupLags,
     ShareFamilies,
     TransactionFamilies,
+    DelayFamilies,
     LimitFamilies,
     IdentityFamilies,
 )

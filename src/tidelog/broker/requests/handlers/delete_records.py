@@ -1,7 +1,8 @@
 """DeleteRecords (key 21), versions 0 to 2: moves the start of the log forward.
 
 Offset -1 means the high watermark. An offset beyond it, or below -1, is OFFSET_OUT_OF_RANGE; one below the
-start of the log changes nothing. Compacted topics that do not also delete refuse with POLICY_VIOLATION.
+start of the log changes nothing. Compacted topics that do not also delete refuse with POLICY_VIOLATION, and
+so do delay topics where a record before the offset was not forwarded yet.
 
 The answer waits until every living replica has moved its start as well, up to the request's timeout: the low
 watermark that it carries is the earliest offset that any of them still has.
@@ -98,6 +99,8 @@ class Handler:
         target = partition.high_watermark if offset == TO_HIGH_WATERMARK else offset
         if not 0 <= target <= partition.high_watermark:
             return _refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if partition.config.tidelog_delay_target and target > partition.kept_from:
+            return _refused(ErrorCode.POLICY_VIOLATION)
         try:
             self.log_maintenance.advance_log_start(partition, target)
         except OSError as fault:
