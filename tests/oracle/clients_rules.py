@@ -33,6 +33,10 @@ RULES = (
         Rule(f"{name}*.cause", "drop", "of a wait that came to nothing: what the last attempt came to")
         for name in ("delete_records", "list_offsets", "describe_producers", "describe_log_dirs")
     ),
+    Rule("*.configs.errors.deadletterqueue.*", "drop", "of Kafka 4.4 (KIP-1191)"),
+    Rule("describe_configs.*.errors.deadletterqueue.*", "drop", "of Kafka 4.4 (KIP-1191)"),
+    Rule("*.configs.tidelog.*", "drop", "settings of our own"),
+    Rule("describe_configs.*.tidelog.*", "drop", "settings of our own"),
     Rule("*.members", "sort", "a set"),
     Rule("list_topics", "own", "other sessions"),
     Rule("list_groups", "own", "other sessions"),
