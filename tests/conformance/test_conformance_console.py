@@ -5,26 +5,24 @@ something could not be read, fails the test. Against Apache Kafka it shows all t
 """
 
 import re
-import socket
-import struct
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from starlette.testclient import TestClient
 
 from tests.conformance.drivers.contract import DEADLINE_SECONDS, new_name
+from tidelog.admin.cluster_admin import ClusterAdmin
+from tidelog.admin.offset_reset import Move, ResetPlan
+from tidelog.admin.share_groups import ShareGroups
 from tidelog.client.client_settings import ClientSettings
-from tidelog.client.cluster import Cluster
 from tidelog.console.application import create_application
 from tidelog.console.console import Console, ConsoleSettings
 
 pytestmark = pytest.mark.timeout(240)
-SHARE_GROUP_HEARTBEAT = 76
 PAGES_MAX = 250
 LINK = re.compile(r'href="(/[^"]*)"')
 NOT_CRAWLED = re.compile(r"/static/|/export\?")
@@ -165,50 +163,73 @@ def test_groups_have_their_kind_members_and_lag(
     assert {row["partition"] for row in told["partitions"]} == {0, 1, 2}
 
 
-def test_a_share_group_is_labelled(bootstrap: str, client: TestClient, console: Console, topic: str) -> None:
-    with Cluster(ClientSettings.from_options({"bootstrap.servers": bootstrap})) as cluster:
-        link = cluster.any_link()
-        if link.offers(SHARE_GROUP_HEARTBEAT) is None:
-            pytest.skip("the broker has no share groups")
-        address = link.address
+@pytest.fixture
+def sharer(
+    bootstrap: str, topic: str, configure_group: Callable[[str, dict[str, str]], None]
+) -> Iterator[str]:
+    """A share group with a member that holds records of which it has accepted one."""
     name = f"{topic}-share"
+    configure_group(name, {"share.auto.offset.reset": "earliest"})
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "client.id": "walker",
+        "share.acknowledgement.mode": "explicit",
+    }
+    with ShareConsumer(settings) as consumer:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        messages: list[Any] = []
+        while not messages:
+            assert time.monotonic() < deadline, "the share group's member gets nothing"
+            messages = list(consumer.poll(0.5))
+        consumer.acknowledge(messages[0], AcknowledgeType.ACCEPT)
+        for fault in consumer.commit_sync(DEADLINE_SECONDS).values():
+            assert fault is None
+        yield name
+
+
+def test_a_share_group_is_shown(
+    client: TestClient, console: Console, topic: str, sharer: str, oracle: bool
+) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    with socket.create_connection(address, timeout=10) as stream:
-        while (code := join_share_group(stream, name, topic)) != 0:
-            assert time.monotonic() < deadline, f"the share group refuses its member: {code}"
-            time.sleep(0.2)
-        told: Any = {}
-        while told.get("label") != "share" or not told.get("members"):
-            assert time.monotonic() < deadline, f"the console does not show the share group: {told}"
-            console.watcher.look()
-            told = client.get(f"/api/groups/{name}").json()
-        assert told["members"][0]["client_id"] == "walker"
-        assert client.get(f"/group?id={name}").status_code == 200
-
-
-def join_share_group(stream: socket.socket, group: str, topic: str) -> int:
-    """Send a member's first heartbeat; the error code of the answer."""
-
-    def compact(text: str) -> bytes:
-        return bytes((len(text) + 1,)) + text.encode()
-
-    member_id = str(uuid.uuid5(uuid.NAMESPACE_DNS, group))
-    header = struct.pack(">hhih", SHARE_GROUP_HEARTBEAT, 1, 5, 6) + b"walker\0"
-    body = (
-        compact(group) + compact(member_id) + struct.pack(">i", 0) + b"\0" + b"\x02" + compact(topic) + b"\0"
+    told: Any = {}
+    while told.get("label") != "share" or not told.get("lag_history"):
+        assert time.monotonic() < deadline, f"the console does not show the share group: {told}"
+        console.watcher.look()
+        told = client.get(f"/api/groups/{sharer}").json()
+    (member,) = told["members"]
+    assert member["client_id"] == "walker" and len(member["assignment"]) == 3
+    assert len(told["partitions"]) == 3
+    starts = [row["start"] for row in told["partitions"]]
+    assert 1 in starts and told["lag"] == sum(
+        row["end"] - row["start"] - row["done"] for row in told["partitions"] if row["start"] is not None
     )
-    frame = header + body
-    stream.sendall(struct.pack(">i", len(frame)) + frame)
-    (size,) = struct.unpack(">i", exactly(stream, 4))
-    answer = exactly(stream, size)
-    # correlation id, tags, throttle time, error code
-    return int(struct.unpack_from(">h", answer, 4 + 1 + 4)[0])
+    acquired = [row["acquired"] for row in told["partitions"]]
+    assert (acquired == [None] * 3) == oracle
+    page = client.get(f"/group?id={sharer}").text
+    assert "records to deal with" in page and "walker" in page
+    assert "Locks ended" in page or oracle
+    if not oracle:
+        assert sum(count or 0 for count in acquired) > 0
+        assert console.watcher.shares.acquired_history.samples(sharer)[-1].value > 0
+    assert sharer in dict(client.get(f"/api/topics/{topic}").json()["groups"][0]).values()
 
 
-def exactly(stream: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = stream.recv(size - len(data))
-        assert piece, "the broker closed the connection"
-        data += piece
-    return data
+def test_a_share_group_begins_elsewhere_and_goes(
+    client: TestClient, console: Console, topic: str, bootstrap: str
+) -> None:
+    name = f"{topic}-moved"
+    with ClusterAdmin(lambda: ClientSettings.from_options({"bootstrap.servers": bootstrap})) as admin:
+        ShareGroups(admin).reset(ResetPlan(name, (Move(topic, 0, None, 3),)))
+    console.watcher.look()
+    preview = client.get(f"/group/reset?id={name}&preview=1&to=offset&value=5").text
+    assert "1 offset" in preview and "forgets what it acknowledged" in preview
+    token = re.search(r'name="token" value="([^"]+)"', preview)
+    assert token is not None
+    fields = {"token": token[1], "id": name, "offsets": f"{topic},0,5"}
+    assert "1 offset of" in client.post("/group/reset", data=fields).text
+    assert [row["start"] for row in client.get(f"/api/groups/{name}").json()["partitions"]] == [5]
+    fields = {"token": token[1], "id": name, "confirmation": name}
+    assert "was deleted" in client.post("/group/delete", data=fields).text
+    assert client.get(f"/api/groups/{name}").status_code == 404

@@ -96,12 +96,12 @@ class Groups:
                     stale += moved
             return stale
 
-        self._ask_coordinators(list(types), ask)
+        self.ask_coordinators(list(types), ask)
         return found
 
     def describe(self, group_id: str, group_type: str = "") -> GroupView | None:
         """One group, of this type or of whichever it turns out to be; None if there is none."""
-        kinds = dict.fromkeys((_kind(group_type), "consumer", "classic"))
+        kinds = dict.fromkeys((_kind(group_type), "consumer", "classic", "share"))
 
         def ask(cluster: Cluster) -> GroupView | None:
             link = cluster.coordinator_link(CoordinatorKind.GROUP, group_id)
@@ -126,7 +126,7 @@ class Groups:
             found.update({str(row.group_id): offsets_of(row) for row in rows})
             return stale
 
-        self._ask_coordinators(group_ids, ask)
+        self.ask_coordinators(group_ids, ask)
         return found
 
     def committed_by(self, group_id: str) -> CommittedOffsets:
@@ -209,7 +209,7 @@ class Groups:
 
     # Coordinators
 
-    def _ask_coordinators(
+    def ask_coordinators(
         self, group_ids: Sequence[str], ask: Callable[[Link, int, list[str]], list[str]]
     ) -> None:
         """Call `ask` for each coordinator with its groups; those that it says have moved are asked again."""

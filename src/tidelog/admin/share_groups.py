@@ -5,17 +5,19 @@ done with behind the start. Brokers before Kafka 4.2 do not tell it.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tidelog.admin.cluster_admin import ClusterAdmin, check
+from tidelog.admin.groups import Groups
 from tidelog.admin.offset_reset import ResetPlan
 from tidelog.admin.snapshot import GroupView, MemberView, TopicPartitionKey
 from tidelog.client.api_keys import ALTER_SHARE_GROUP_OFFSETS, DESCRIBE_SHARE_GROUP_OFFSETS
 from tidelog.client.client_settings import READ_UNCOMMITTED
 from tidelog.client.cluster import LATEST, Cluster, CoordinatorKind
-from tidelog.client.faults import Refusal, known_code
+from tidelog.client.faults import MOVED, Refusal, known_code
 from tidelog.client.link import Link
 from tidelog.model.errors import ErrorCode
 from tidelog.model.identifiers import TopicPartition
@@ -77,6 +79,25 @@ class ShareGroups:
             return starts_of(row)
 
         return self._admin.asked(f"the offsets of share group {group_id!r} cannot be read", ask)
+
+    def starts_of_many(self, groups: Groups, group_ids: Sequence[str]) -> dict[str, Starts]:
+        """The same of many groups; those that do not answer are left out."""
+        found: dict[str, Starts] = {}
+
+        def ask(link: Link, broker: int, ids: list[str]) -> list[str]:
+            stale: list[str] = []
+            if link.offers(DESCRIBE_SHARE_GROUP_OFFSETS) is None:
+                return stale
+            for row in offsets_rows(link, ids):
+                if known_code(row.error_code) in MOVED:
+                    stale.append(str(row.group_id))
+                    continue
+                with suppress(Refusal):
+                    found[str(row.group_id)] = starts_of(row)
+            return stale
+
+        groups.ask_coordinators(group_ids, ask)
+        return found
 
     def _latest(self, group_id: str, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
         def ask(cluster: Cluster) -> dict[TopicPartitionKey, int]:

@@ -8,11 +8,12 @@ fetches, nothing is told.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidelog.admin.cluster_admin import ClusterAdmin, check
 from tidelog.admin.configs import ConfigResource
+from tidelog.admin.share_groups import SharePartitionOffsets
 from tidelog.admin.snapshot import TopicPartitionKey
 from tidelog.client.api_keys import DESCRIBE_CONFIGS
 from tidelog.client.cluster import Cluster
@@ -20,6 +21,8 @@ from tidelog.client.faults import ClientFault, Refusal
 from tidelog.client.link import Link
 from tidelog.protocol.apis import DESCRIBE_SHARE_PARTITIONS
 
+#: the phase of a share partition whose leader knows where it is
+ACTIVE = "Active"
 SETTING_OF_TIDELOG = "tidelog.share.retry.backoff.ms"
 
 
@@ -50,6 +53,10 @@ class PartitionInFlight:
     records_max: int
     delivery_count_limit: int
     dead_letter_topic: str | None
+
+    def lag(self, end: int) -> int:
+        """What is still to be dealt with, up to the end of the log."""
+        return max(0, end - self.start - self.archived - self.acknowledged)
 
     @property
     def deliveries_text(self) -> str:
@@ -87,6 +94,8 @@ class SharesInFlight:
 
     def adopt(self, told: dict[str, Any]) -> None:
         for row in told["partitions"]:
+            if row["phase"] != ACTIVE:
+                continue
             found = _partition(row)
             self.partitions[found.group, found.topic, found.partition] = found
         for row in told["groups"]:
@@ -108,6 +117,36 @@ def shares_in_flight(
         found = SharesInFlight()
         for leader in sorted(leader for leader in leaders if leader >= 0):
             found.adopt(ask_leader(cluster.link_to(leader), group_id))
+        return found
+
+    try:
+        return admin.once(ask)
+    except ClientFault:
+        return None
+
+
+def completed(
+    rows: Iterable[SharePartitionOffsets], group_id: str, told: SharesInFlight | None
+) -> list[SharePartitionOffsets]:
+    """The same rows; a start that is not stored yet, before the first acknowledgement, is the leader's."""
+    found = []
+    for row in rows:
+        flight = None if told is None else told.partitions.get((group_id, row.topic, row.partition))
+        if row.start is None and row.latest is not None and flight is not None:
+            row = replace(row, start=flight.start, lag=flight.lag(row.latest))
+        found.append(row)
+    return found
+
+
+def all_in_flight(admin: ClusterAdmin, brokers: Iterable[int], some_group: str) -> SharesInFlight | None:
+    """What all groups have in flight, for one who may describe the cluster; None where nobody may tell us."""
+
+    def ask(cluster: Cluster) -> SharesInFlight | None:
+        if not _is_told(cluster, some_group):
+            return None
+        found = SharesInFlight()
+        for broker in brokers:
+            found.adopt(ask_leader(cluster.link_to(broker), None))
         return found
 
     try:

@@ -9,7 +9,7 @@ from tidelog.admin.groups import Groups
 from tidelog.admin.offset_reset import TargetKind, plan_reset
 from tidelog.admin.offsets import log_ends
 from tidelog.admin.share_groups import ShareGroups, SharePartitionOffsets
-from tidelog.admin.shares_in_flight import PartitionInFlight, SharesInFlight, shares_in_flight
+from tidelog.admin.shares_in_flight import PartitionInFlight, SharesInFlight, completed, shares_in_flight
 from tidelog.admin.snapshot import GroupView
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
@@ -77,6 +77,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
     described = _described(Groups(admin), name)
     rows = ShareGroups(admin).offsets(described)
     told = shares_in_flight(admin, name, [(row.topic, row.partition) for row in rows])
+    rows = completed(rows, name, told)
     members = [
         {
             "member": member.id,
@@ -134,6 +135,8 @@ def lag(connection: Connection, name: str, as_json: bool) -> None:
     """
     admin = connection.cluster_admin()
     rows = ShareGroups(admin).offsets(_described(Groups(admin), name))
+    told = shares_in_flight(admin, name, [(row.topic, row.partition) for row in rows])
+    rows = completed(rows, name, told)
     if as_json:
         print_json([_as_json(row) for row in rows])
         return

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from tidelog.admin.snapshot import GroupView
 from tidelog.admin.transactions import describe_open
+from tidelog.console import pages_share_groups
 from tidelog.console.console import Console
 from tidelog.console.pages_cluster import access_facts, health_problems
 from tidelog.console.pages_groups import SORTS, described_group, group_rows, lag_rows
@@ -121,11 +122,17 @@ def groups(console: Console, request: Request) -> Response:
 
 def group(console: Console, request: Request) -> Response:
     view: GroupView = described_group(console, request.path_params["group"])
+    known = {
+        **asdict(view),
+        "label": view.label,
+        "lag_history": console.watcher.lag_history.samples(view.id),
+    }
+    if view.type == "share":
+        return JSONResponse({**known, **pages_share_groups.as_json(console, view)})
     rows = lag_rows(console, view)
     return JSONResponse(
         {
-            **asdict(view),
-            "label": view.label,
+            **known,
             "lag": sum(row.lag or 0 for row in rows),
             "partitions": [
                 {
@@ -138,7 +145,6 @@ def group(console: Console, request: Request) -> Response:
                 }
                 for row in rows
             ],
-            "lag_history": console.watcher.lag_history.samples(view.id),
         }
     )
 

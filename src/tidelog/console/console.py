@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tidelog.admin.groups import Groups
 from tidelog.admin.overview import Overview
+from tidelog.admin.share_groups import ShareGroups
 from tidelog.admin.snapshot import Snapshot, TopicView
 from tidelog.admin.topics import topic_view
 from tidelog.client.pipeline_places import state_directory
@@ -25,6 +26,7 @@ from tidelog.console.record_reader import RecordReader
 from tidelog.console.rendering import environment
 from tidelog.console.schema_registry import SchemaRegistry
 from tidelog.console.segment_files import SegmentFiles
+from tidelog.console.share_watch import ShareWatch
 from tidelog.console.tails import Tails
 from tidelog.console.watcher import POLL_SECONDS, View, Watcher
 from tidelog.console.wire_client import cluster_admin
@@ -90,10 +92,18 @@ class Console:
         self.wire = cluster_admin(settings.bootstrap, properties)
         self.changes = KafkaChanges(self.client, self.wire)
         self.groups = Groups(self.wire)
+        self.shares = ShareGroups(self.wire)
         # The watcher has links of its own: pages do not wait for its looks, nor it for pages.
         self._watching = cluster_admin(settings.bootstrap, properties)
         overview = Overview(self._watching, f"the cluster at {settings.bootstrap} did not answer")
-        self.watcher = Watcher(self._watching, overview, Groups(self._watching), settings.poll_seconds)
+        watched_groups = Groups(self._watching)
+        self.watcher = Watcher(
+            self._watching,
+            overview,
+            watched_groups,
+            ShareWatch(self._watching, watched_groups),
+            settings.poll_seconds,
+        )
         self.reader = RecordReader(self.client, self.wire)
         self.registry: RegistryClient | None = None
         self.schemas: SchemaRegistry | None = None

@@ -14,6 +14,7 @@ from tidelog.client.cluster import EARLIEST, LATEST
 from tidelog.console.console import Console
 from tidelog.console.events import newest_first
 from tidelog.console.faults import NOT_FOUND, ConsoleFault
+from tidelog.console.pages_share_groups import share_group
 from tidelog.console.parameters import choice, integer, moment_ms
 from tidelog.console.rendering import path_part, plural
 
@@ -121,6 +122,8 @@ def described_group(console: Console, group_id: str) -> GroupView:
 
 def group(console: Console, request: Request) -> Response:
     view = described_group(console, group_id_of(request.query_params))
+    if view.type == "share":
+        return share_group(console, request, view)
     rows = lag_rows(console, view)
     story = [
         event
@@ -141,11 +144,18 @@ def group(console: Console, request: Request) -> Response:
     )
 
 
-def planned_reset(console: Console, group_id: str, fields: Mapping[str, str]) -> ResetPlan:
+def positions_of(console: Console, view: GroupView) -> dict[TopicPartitionKey, int]:
+    """What a group has committed; where it starts, of a share group."""
+    if view.type != "share":
+        return console.groups.committed([view.id]).get(view.id, {})
+    return {key: start for key, (start, _) in console.shares.starts(view.id).items() if start is not None}
+
+
+def planned_reset(console: Console, view: GroupView, fields: Mapping[str, str]) -> ResetPlan:
     """The plan that a form describes, made from what the cluster says now; nothing is changed."""
     kind = choice(fields, "to", TARGETS)
     target = _target(kind, fields)
-    committed = console.groups.committed([group_id]).get(group_id, {})
+    committed = positions_of(console, view)
     topic = fields.get("topic", "")
     keys: list[TopicPartitionKey] = sorted(key for key in committed if not topic or key[0] == topic)
     known = console.snapshot().topics
@@ -154,10 +164,10 @@ def planned_reset(console: Console, group_id: str, fields: Mapping[str, str]) ->
     keys = [key for key in keys if key[0] in known]
     if not keys:
         raise ConsoleFault(
-            f"group {group_id!r} has committed nothing there", "Name a topic to give it offsets for."
+            f"group {view.id!r} has committed nothing there", "Name a topic to give it offsets for."
         )
     ends = _ends(console, keys, target.number if kind == "time" else None)
-    return plan_reset(group_id, target, committed, ends)
+    return plan_reset(view.id, target, committed, ends)
 
 
 def _ends(
@@ -192,8 +202,8 @@ def _target(kind: str, fields: Mapping[str, str]) -> Target:
 def reset_page(console: Console, request: Request) -> Response:
     fields = dict(request.query_params)
     view = described_group(console, group_id_of(fields))
-    plan = planned_reset(console, view.id, fields) if fields.get("preview") else None
-    committed = console.groups.committed([view.id]).get(view.id, {})
+    plan = planned_reset(console, view, fields) if fields.get("preview") else None
+    committed = positions_of(console, view)
     return console.page(
         request,
         "group_reset.html",
@@ -204,8 +214,13 @@ def reset_page(console: Console, request: Request) -> Response:
         fields={name: fields.get(name, "") for name in ("to", "value", "topic")},
         targets=TARGETS,
         topics=sorted({topic for topic, _ in committed}),
-        changed=0 if plan is None else sum(move.changes for move in plan.moves),
+        changed=0 if plan is None else _changed(view, plan),
     )
+
+
+def _changed(view: GroupView, plan: ResetPlan) -> int:
+    """How many partitions a plan changes: of a share group all, for it forgets what it acknowledged."""
+    return len(plan.moves) if view.type == "share" else sum(move.changes for move in plan.moves)
 
 
 def reset_group(console: Console, request: Request, form: Mapping[str, str]) -> Response:
@@ -215,10 +230,11 @@ def reset_group(console: Console, request: Request, form: Mapping[str, str]) -> 
         offsets = parse_offsets_csv(form.get("offsets", ""))
     except ValueError as fault:
         raise ConsoleFault(f"the previewed offsets cannot be read: {fault}", "Preview again.") from fault
-    committed = console.groups.committed([group_id]).get(group_id, {})
+    view = described_group(console, group_id)
+    committed = positions_of(console, view)
     plan = plan_reset(group_id, Target(TargetKind.FILE, offsets=offsets), committed, _ends(console, offsets))
     try:
-        count = console.groups.reset(plan)
+        count = console.shares.reset(plan) if view.type == "share" else console.groups.reset(plan)
     except ConsoleFault as fault:
         hint = "Stop the members of the group first: a group that reads keeps its own offsets."
         raise ConsoleFault(fault.message, fault.hint or hint, fault.status) from fault

@@ -21,6 +21,7 @@ from tidelog.console import events
 from tidelog.console.events import ConsoleEvent
 from tidelog.console.faults import ConsoleFault
 from tidelog.console.history import History, Rates
+from tidelog.console.share_watch import ShareWatch
 
 POLL_SECONDS = 2.0
 PAUSE_PER_WORK = 4.0
@@ -59,12 +60,14 @@ class Watcher:
         wire: ClusterAdmin,
         overview: Overview,
         groups: Groups,
+        shares: ShareWatch,
         poll_seconds: float = POLL_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._wire = wire
         self._overview = overview
         self._groups = groups
+        self.shares = shares
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._view = View()
@@ -194,7 +197,9 @@ class Watcher:
 
     def _sample(self, snapshot: Snapshot) -> None:
         at = self._clock()
-        committed = self._groups.committed(self._sampled_groups)
+        share_groups = [name for name in self._sampled_groups if snapshot.groups[name].type == "share"]
+        others = [name for name in self._sampled_groups if snapshot.groups[name].type != "share"]
+        committed = self._groups.committed(others)
         wanted = {key for offsets in committed.values() for key in offsets}
         alive = {
             (topic.name, partition.number)
@@ -217,6 +222,17 @@ class Watcher:
             consumed = self._consumed.rate(group_id, at, sum(offsets.values()))
             if consumed is not None:
                 self.consumed_history.add(group_id, at, consumed)
+        for group_id, starts in self.shares.sample(at, snapshot, share_groups, self._ends).items():
+            # What is done with behind the start is no lag: as if the log ended so much earlier.
+            begun = {
+                key: (start, None if lag is None else start + lag)
+                for key, (start, lag) in starts.items()
+                if start is not None
+            }
+            total = sum(lag or 0 for _, lag in starts.values())
+            self.lag[group_id] = LagView(total, begun, at)
+            self.lag_history.add(group_id, at, total)
+        self.shares.keep_only(set(snapshot.groups))
         for group_id in set(self.lag) - set(snapshot.groups):
             del self.lag[group_id]
         self._consumed.keep_only(set(snapshot.groups))

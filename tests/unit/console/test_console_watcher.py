@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from tidelog.admin.share_groups import Starts
 from tidelog.admin.snapshot import BrokerView, GroupView, MemberView, PartitionView, Snapshot, TopicView
 from tidelog.console.faults import ConsoleFault
 from tidelog.console.watcher import EVENTS_MAX, GROUPS_SAMPLED_MAX, TRAFFIC, Watcher
@@ -26,6 +27,7 @@ class ScriptedCluster:
         self.fault: ConsoleFault | None = None
         self.during_groups: Any = lambda: None
         self.described: list[list[str]] = []
+        self.share_ids: list[str] = []
 
     def probe(self) -> None:
         if self.fault is not None:
@@ -46,13 +48,22 @@ class ScriptedCluster:
     def committed(self, ids: list[str]) -> dict[str, dict[tuple[str, int], int]]:
         return {name: {("t", 0): 40} for name in ids}
 
+    def sample(
+        self, at: float, snapshot: Snapshot, ids: list[str], ends: dict[tuple[str, int], int]
+    ) -> dict[str, Starts]:
+        self.share_ids = ids
+        return {name: {("t", 0): (30, 50)} for name in ids}
+
+    def keep_only(self, names: set[str]) -> None:
+        """Counters are none of this cluster's."""
+
     def ends(self, keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return {key: self.end for key in keys if key not in self.silent}
 
 
 def watcher_of(cluster: Any) -> tuple[Watcher, list[float]]:
     now = [1000.0]
-    return Watcher(cluster, cluster, cluster, clock=lambda: now[0]), now
+    return Watcher(cluster, cluster, cluster, cluster, clock=lambda: now[0]), now
 
 
 def texts(watcher: Watcher) -> list[str]:
@@ -67,6 +78,15 @@ def test_the_first_look_tells_no_news_but_has_figures() -> None:
     assert list(watcher.view.snapshot.groups) == ["g"]
     assert watcher.lag["g"].total == 60
     assert watcher.end_offset("t", 0) == 100
+
+
+def test_the_lag_of_share_groups_is_what_the_cluster_tells() -> None:
+    cluster = ScriptedCluster()
+    cluster.listing["q"] = GroupView("q", "stable", "share")
+    watcher, _ = watcher_of(cluster)
+    watcher.look()
+    assert cluster.share_ids == ["q"] and watcher.lag["q"].total == 50
+    assert [sample.value for sample in watcher.lag_history.samples("q")] == [50]
 
 
 def test_a_lost_broker_is_published_before_the_groups_are_known() -> None:
@@ -182,7 +202,7 @@ def test_a_look_that_fails_is_not_the_last() -> None:
         raise KeyError("a bug")
 
     cluster.during_groups = fail
-    watcher = Watcher(cluster, cluster, cluster, poll_seconds=0.2)  # type: ignore[arg-type]
+    watcher = Watcher(cluster, cluster, cluster, cluster, poll_seconds=0.2)  # type: ignore[arg-type]
     watcher.start()
     try:
         assert failed.wait(10)
