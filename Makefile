@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long registry-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted \
 	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
 
 help: ## Show this list
@@ -76,6 +76,9 @@ coordinator-kills: $(STAMP) ## Kill the coordinator of an exactly-once applicati
 
 transactions-long: $(STAMP) ## 200 transactions of each kind, several batches in flight, three brokers, Java and librdkafka (about 4 minutes)
 	@$(BIN)/python -m tests.conformance.transactions_long --count 200
+
+delays-long: $(STAMP) ## A million delayed records, two leaders and then all brokers killed: each once, in order, none early (RECORDS=, about 20 minutes)
+	@$(BIN)/python -m tests.chaos.delays_long --records $(or $(RECORDS),1000000)
 
 registry-kills: $(STAMP) ## Schema registries killed and paused while 20 clients register, on one broker and on three (about 5 minutes)
 	@TIDELOG_REGISTRY_TESTS=1 $(BIN)/pytest -q -n0 tests/conformance/test_conformance_registry_instances.py

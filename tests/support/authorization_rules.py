@@ -178,4 +178,5 @@ RULES: dict[str, tuple[Need, ...]] = {
     "DescribeSharePartitions": (
         Need(_CLUSTER, _DESCRIBE, "all groups; of one: the group and its topics instead"),
     ),
+    "DescribeDelays": (Need(_CLUSTER, _DESCRIBE),),
 }

@@ -31,6 +31,7 @@ COMMANDS = {
     "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
     "pipeline": CommandEntry("tidelog.cli.pipeline:pipeline", "Run data pipelines on Spark."),
     "dlq": CommandEntry("tidelog.cli.dlq:dlq", "Look at dead letters, and send them back."),
+    "delay": CommandEntry("tidelog.cli.delay:delay", "See what waits in delay topics, and cancel it."),
     "log": CommandEntry("tidelog.cli.log:log", "Explain the files a broker keeps on disk."),
     "lab": CommandEntry("tidelog.cli.lab:lab", "Learn on a real cluster that is shown, broken and checked."),
     "bench": CommandEntry("tidelog.cli.bench:bench", "Measure throughput and latency of a cluster."),

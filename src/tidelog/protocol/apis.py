@@ -139,6 +139,7 @@ CONTROLLER_COMMAND = 10_000
 DESCRIBE_BACKGROUND_JOBS = 10_001
 APPEND_DEAD_LETTERS = 10_002
 DESCRIBE_SHARE_PARTITIONS = 10_003
+DESCRIBE_DELAYS = 10_004
 
 PRIVATE_APIS: dict[int, Api] = {
     row.key: row
@@ -147,5 +148,6 @@ PRIVATE_APIS: dict[int, Api] = {
         Api(DESCRIBE_BACKGROUND_JOBS, "DescribeBackgroundJobs", 0, 0, None),
         Api(APPEND_DEAD_LETTERS, "AppendDeadLetters", 0, 0, None),
         Api(DESCRIBE_SHARE_PARTITIONS, "DescribeSharePartitions", 0, 0, None),
+        Api(DESCRIBE_DELAYS, "DescribeDelays", 0, 0, None),
     )
 }

@@ -1,5 +1,6 @@
 """Delayed records on a simulated cluster: once, in order, never early, whoever dies meanwhile."""
 
+import json
 from itertools import chain
 from random import Random
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from tests.support.in_memory_cluster import InMemoryCluster, produce_frame
 from tidelog.broker.coordinators.delay_forwarder import DelayForwarder
 from tidelog.broker.coordinators.delay_reading import committed_records
+from tidelog.client.requests import frame_prefix
 from tidelog.controller.commands import (
     AlterConfigs,
     ConfigChange,
@@ -19,6 +21,7 @@ from tidelog.controller.commands import (
     TopicReference,
 )
 from tidelog.model.errors import ErrorCode, Refused
+from tidelog.protocol.apis import DESCRIBE_DELAYS
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.record import Record
@@ -203,14 +206,14 @@ def test_many_records_are_spread_over_batches_and_partitions() -> None:
 
 def test_retention_keeps_what_waits_and_takes_what_is_done() -> None:
     cluster = delaying(3, retention_ms="1000", segment_bytes="500", file_delete_delay_ms="1")
-    send(cluster, record(cluster, b"long", 600_000))
+    send(cluster, record(cluster, b"long", 60_000))
     for number in range(20):
         send(cluster, record(cluster, b"%d" % number, 10))
-    cluster.run_for(30_000)
+    cluster.run_for(20_000)
     assert len(values(cluster)) == 20
     for node_id in (1, 2, 3):
         assert cluster.replica(node_id, "later").log.log_start_offset == 0
-    cluster.run_for(600_000)
+    cluster.run_for(60_000)
     assert values(cluster)[-1] == b"long"
     cluster.run_for(10_000)
     # The low offset is known in steps; with nothing left it is the end.
@@ -275,3 +278,40 @@ def test_everything_may_be_restarted() -> None:
         cluster.restart(node_id)
     cluster.run_for(20_000)
     assert values(cluster) == [b"a", b"b"]
+
+
+def described(cluster: InMemoryCluster, body: bytes) -> dict[str, Any]:
+    """What a broker tells `tidelog delay`."""
+    leader = cluster.leader("later")
+    assert leader is not None
+    answer = cluster.send(leader.node_id, frame_prefix(DESCRIBE_DELAYS, 0, 1, b"test", len(body))[4:] + body)
+    cluster.run_until(lambda: answer)
+    assert answer.data is not None
+    found: dict[str, Any] = json.loads(answer.data[8:])
+    return found
+
+
+def test_what_waits_is_told() -> None:
+    cluster = delaying()
+    send(cluster, *(record(cluster, b"%d" % number, 60_000 - number) for number in range(5)))
+    send(cluster, record(cluster, b"now", 0))
+    cluster.run_for(1_000)
+    [row] = described(cluster, b'{"topic": "later", "records": 2}')["partitions"]
+    assert (row["topic"], row["partition"], row["target"]) == ("later", 0, "orders")
+    assert (row["waiting"], row["due"], row["forwarded"], row["reason"]) == (5, 0, 1, "")
+    assert [each["offset"] for each in row["records"]] == [4, 3]
+    assert described(cluster, b'{"topic": "orders"}') == {"partitions": []}
+    leader = cluster.leader("later")
+    assert leader is not None
+    text = "".join(leader.broker.scrape.get().run())
+    assert 'tidelog_delay_waiting{topic="later"} 5' in text
+    assert 'tidelog_delay_forwarded_total{topic="later"} 1' in text
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"records": -1}', b'{"records": 1e9}', b'{"topic": 5}'])
+def test_a_malformed_question_ends_the_connection(body: bytes) -> None:
+    cluster = delaying()
+    connection = cluster.connect(1)
+    connection.send(frame_prefix(DESCRIBE_DELAYS, 0, 1, b"test", len(body))[4:] + body)
+    cluster.run_for(100)
+    assert connection.closed

@@ -27,8 +27,8 @@ from tidelog.protocol.apis import APIS, PRIVATE_APIS
 
 #: ask for what creates or deletes topics, and count for none: records are deleted; topics come by themselves
 NO_MUTATIONS = {"DeleteRecords", "Metadata"}
-#: gives on what it is asked for
-PASSES_ON = "runtime/turn.py"
+#: gives on what it is asked for; and what forwards delayed records is a client like any, which quotas count
+PASSES_ON = ("runtime/turn.py", "coordinators/delay_client.py")
 
 
 def sent_to_brokers() -> set[str]:
@@ -42,7 +42,7 @@ def sent_to_brokers() -> set[str]:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Attribute(attr="_peers"), attr="request"),
                     args=[_, ast.Name(id=key), *_],
-                ) if str(place) != PASSES_ON:
+                ) if str(place) not in PASSES_ON:
                     name = ".".join((broker_package.__name__, *place.with_suffix("").parts))
                     module = importlib.import_module(name)
                     # One of several: those of a table of the module.

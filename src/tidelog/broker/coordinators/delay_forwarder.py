@@ -93,6 +93,22 @@ class FiguresOfDelays(Protocol):
     cancelled: int
 
 
+class DescribedDelays(NamedTuple):
+    """A delay partition as it is shown."""
+
+    topic: str
+    partition: int
+    target: str
+    waiting: int
+    due: int
+    next_due_ms: int | None
+    late_ms: int
+    forwarded: int
+    cancelled: int
+    reason: str
+    records: list[dict[str, int]]
+
+
 class ForwardingFault(OSError):
     """Why records wait although they are due, for people."""
 
@@ -497,6 +513,34 @@ class DelayForwarder:
             next_due_ms = self.line.next_due_ms()
             if next_due_ms is not None:
                 figures.late_ms = max(figures.late_ms, now_ms - next_due_ms)
+
+    def describe(self, records_count: int) -> "DescribedDelays":
+        """What is told of it, with its next records."""
+        waiting = due = late_ms = 0
+        next_due_ms: int | None = None
+        records: list[dict[str, int]] = []
+        if self.line is not None and self._index is not None:
+            now_ms = self._around.clock.now_ms()
+            waiting = self.line.count
+            due = self.line.late_count + self._index.due_count(now_ms, COUNTED_MAX)
+            next_due_ms = self.line.next_due_ms()
+            late_ms = 0 if next_due_ms is None else max(0, now_ms - next_due_ms)
+            entries = self._index.first_late(records_count)
+            entries += self._index.first_waiting(records_count - len(entries))
+            records = [{"offset": each.offset, "due_ms": each.due_ms} for each in entries]
+        return DescribedDelays(
+            self.partition.topic,
+            self.partition.index,
+            self.partition.config.tidelog_delay_target,
+            waiting,
+            due,
+            next_due_ms,
+            late_ms,
+            self.forwarded_count,
+            self.cancelled_count,
+            self.reason,
+            records,
+        )
 
     # ------------------------------------------------------------ trouble
 

@@ -84,10 +84,8 @@ class WaitingIndex:
             for row in self._all("SELECT due, offset, place FROM late ORDER BY offset LIMIT ?", count)
         ]
 
-    def first_waiting(self, count: int, skipped: int = 0) -> list[Entry]:
-        rows = self._all(
-            "SELECT due, offset, place FROM waiting ORDER BY due, offset LIMIT ? OFFSET ?", count, skipped
-        )
+    def first_waiting(self, count: int) -> list[Entry]:
+        rows = self._all("SELECT due, offset, place FROM waiting ORDER BY due, offset LIMIT ?", count)
         return [Entry(*row) for row in rows]
 
     def remove(self, late_through: int, due_ms: int, offset: int) -> None:

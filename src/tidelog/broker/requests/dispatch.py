@@ -40,6 +40,7 @@ from tidelog.protocol.apis import (
     APIS,
     DESCRIBE_BACKGROUND_JOBS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_DELAYS,
     DESCRIBE_SHARE_PARTITIONS,
     FETCH,
     METADATA,
@@ -274,7 +275,7 @@ class Dispatcher:
             return response_frame(api, version, correlation_id, self._handler_of(api)(context))
         try:
             position = body_position(frame, client_id_length, flexible=False)
-            if key == DESCRIBE_SHARE_PARTITIONS:
+            if key in (DESCRIBE_SHARE_PARTITIONS, DESCRIBE_DELAYS):
                 body = self._handler_of(api)(context, frame[position:])
                 return response_frame(api, version, correlation_id, body)
             authorization = self._authorization
