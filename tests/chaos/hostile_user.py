@@ -84,7 +84,7 @@ class Requests:
             data, elements = made(count)
             return elements <= elements_max and len(data) <= self._room
 
-        (one, ones), (two, twos), (three, threes) = made(1), made(2), made(3)
+        (one, ones), (two, twos), (_, threes) = made(1), made(2), made(3)
         if twos == ones:
             return one
         if threes - twos == twos - ones:
