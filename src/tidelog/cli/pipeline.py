@@ -33,7 +33,7 @@ shared_option = click.option("--shared", is_flag=True, help="Those of the cluste
 
 @click.group()
 def pipeline() -> None:
-    """Run data pipelines on Spark, from a file or ready-made.
+    """Run data pipelines, most of them on Spark, from a file or ready-made.
 
     FILE is YAML or Python; a kind, such as 'archive', is a ready pipeline that takes its options with -o.
     """
@@ -47,6 +47,7 @@ def definition_options(command: Any) -> Any:
         (("--trigger",), "WHEN", "available_now, continuous, or a time like '10 seconds'."),
         (("--checkpoint",), "DIR", "Keep the progress here."),
         (("--dead-letters",), "TOPIC", "Records that fail go here, and the pipeline goes on."),
+        (("--engine",), "ENGINE", "What runs it: spark, or local (this process) for kinds that can."),
         (("--master",), "MASTER", "Spark's master, for example local[2] or spark://host:7077."),
     )
     command = click.option(
@@ -113,6 +114,7 @@ def run(
     from tidelog.client.faults import ClientFault
     from tidelog.client.masking import masked_text
     from tidelog.client.pipeline_places import FAILED, STOPPED
+    from tidelog.pipelines.run_settings import SPARK
     from tidelog.pipelines.runner import Runner
     from tidelog.pipelines.session import check_environment
 
@@ -129,7 +131,8 @@ def run(
     stopping = threading.Event()
     printer = ProgressPrinter(as_json)
     try:
-        check_environment()
+        if plan.run.engine == SPARK:
+            check_environment()
         runner = Runner(
             plan,
             definition.origin,
@@ -140,7 +143,8 @@ def run(
         )
         _stop_on_signals(stopping)
         if not as_json:
-            click.echo("starting Spark; Ctrl-C stops the pipeline cleanly")
+            starting = "starting Spark; " if plan.run.engine == SPARK else ""
+            click.echo(f"{starting}Ctrl-C stops the pipeline cleanly")
         status = runner.run(printer.report, progress_seconds, lambda: _stop_on_signals(stopping))
     except ClientFault as fault:
         # What Spark and databases say may repeat a setting.

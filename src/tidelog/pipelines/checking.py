@@ -18,9 +18,14 @@ from tidelog.pipelines.topic_uses import writes
 
 def check_plan(plan: Plan) -> Findings:
     """What is wrong with a plan, and what a person should know."""
+    if plan.lake is not None:
+        # Arrow and pyiceberg are for those who write tables, and are imported by one thread.
+        from tidelog.pipelines.lake.checks import check_lake
     with ThreadPoolExecutor(1, thread_name_prefix="plan-checks") as threads:
         asked = threads.submit(check_cluster_of, plan)
         said = check_folders(plan) + check_statements(plan.run, plan.statements)
+        if plan.lake is not None:
+            said += check_lake(plan.lake)
         return asked.result() + said
 
 

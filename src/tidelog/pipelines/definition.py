@@ -5,6 +5,7 @@
     trigger: 10 seconds                  # available_now | continuous (default) | a time
     checkpoint: /data/checkpoints/big    # default: below ~/.tidelog/pipelines
     dead_letters: big-orders-dead
+    engine: spark                        # local: this process, for kinds that can
     master: local[*]
     spark: {spark.sql.shuffle.partitions: 4}
     shared: true                         # the team sees, stops and takes it over from any machine
@@ -37,7 +38,7 @@ from tidelog.client.faults import BadOption
 from tidelog.pipelines.flow_parts import Sink, Source, Step, read_sinks, read_sources, read_steps
 from tidelog.pipelines.problems import Misplaced, Where, at, python_lines, told_with_lines, yaml_lines
 from tidelog.pipelines.python_files import load_module
-from tidelog.pipelines.ready import ready_pipeline
+from tidelog.pipelines.ready import engines_of, ready_pipeline
 from tidelog.pipelines.run_settings import RunSettings, Trigger, TriggerKind, kafka_options
 
 _FLOW_NAMES = ("sources", "steps", "sinks")
@@ -50,6 +51,7 @@ _NAMES = (
     "trigger",
     "checkpoint",
     "dead_letters",
+    "engine",
     "master",
     "spark",
     "shared",
@@ -89,6 +91,7 @@ class Overrides:
     trigger: str | None = None
     checkpoint: str | None = None
     dead_letters: str | None = None
+    engine: str | None = None
     master: str | None = None
     shared: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -160,10 +163,21 @@ def _run_settings(given: Mapping[str, Any], over: Overrides, stem: str) -> RunSe
         kafka=kafka,
         checkpoint="" if checkpoint is None else _absolute(str(checkpoint)),
         dead_letters=None if dead_letters is None else str(dead_letters),
+        engine=_engine(given, over),
         master=over.master or str(given.get("master", "local[*]")),
         shared=_flag("shared", given.get("shared", False) if over.shared is None else over.shared),
         spark={name: _spark_text(value) for name, value in _mapping(given, "spark").items()},
     )
+
+
+def _engine(given: Mapping[str, Any], over: Overrides) -> str:
+    kind = None if given.get("kind") is None else str(given["kind"]).replace("_", "-")
+    can = engines_of(kind)
+    chosen = over.engine or given.get("engine", can[0])
+    if chosen not in can:
+        what = "a flow" if kind is None else f"a pipeline of kind {kind}"
+        raise Misplaced(f"{what} runs with engine: {' or '.join(can)}, not {chosen!r}", ("engine",))
+    return str(chosen)
 
 
 def _trigger(words: Any) -> Trigger:

@@ -73,7 +73,8 @@ class FramedValues:
                     payload = values[row].as_py()[FRAMING_BYTES:]
                     faults[row] = f"schema {schema_id}: {columns.fault(payload)}"
                 read, rows = read.filter(pa.array(~bad)), rows[~bad]
-            found.append(Written(schema_id, rows, read))
+            if len(rows):
+                found.append(Written(schema_id, rows, read))
         return found, faults
 
     def _columns_of(self, schema_id: int) -> Columns | str:

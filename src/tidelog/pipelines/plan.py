@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.client.masking import masked, masked_text, secrets_of
+from tidelog.pipelines.lake.uses import LakeUse
 from tidelog.pipelines.pipeline_options import Options
-from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.run_settings import SPARK, RunSettings
 from tidelog.pipelines.table_checks import Statement
 from tidelog.pipelines.topic_settings import SettingsCopy
 from tidelog.pipelines.topic_uses import TopicUse
@@ -46,6 +47,8 @@ class Plan:
     uses: tuple[TopicUse, ...] = ()
     #: SQL, columns and types, to ask Spark's analyser about
     statements: tuple[Statement, ...] = ()
+    #: the Iceberg table that is written, to look at before it is
+    lake: LakeUse | None = None
     #: the topics whose settings are copied, and to which
     copies: tuple[SettingsCopy, ...] = ()
 
@@ -61,8 +64,12 @@ class Plan:
         yield f"pipeline {run.name} ({self.kind})"
         yield f"  cluster       {run.bootstrap or '-'}"
         yield f"  trigger       {run.trigger.words}"
-        yield f"  dead letters  {run.dead_letters or 'none: a record that fails stops the pipeline'}"
-        yield f"  Spark         {run.master}"
+        table = None if self.lake is None else f"table {self.lake.dead_letters}"
+        words = run.dead_letters or table or "none: a record that fails stops the pipeline"
+        yield f"  dead letters  {words}"
+        yield (
+            f"  Spark         {run.master}" if run.engine == SPARK else "  engine        local: this process"
+        )
         if run.shared:
             yield "  shared        with everybody who reads the cluster's list of pipelines"
         for query in self.queries:
@@ -88,6 +95,7 @@ class Plan:
             "bootstrap": self.run.bootstrap,
             "trigger": self.run.trigger.interval or self.run.trigger.kind.value,
             "dead_letters": self.run.dead_letters,
+            "engine": self.run.engine,
             "master": self.run.master,
             "options": {name: value for name, value in self.options.items() if value is not None},
             "queries": [

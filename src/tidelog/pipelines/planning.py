@@ -13,6 +13,7 @@ from tidelog.pipelines.pipeline_options import check_options
 from tidelog.pipelines.plan import Plan
 from tidelog.pipelines.problems import Misplaced, at, told_with_lines
 from tidelog.pipelines.ready import ready_pipeline
+from tidelog.pipelines.run_settings import SPARK
 from tidelog.pipelines.spark_cluster import cluster_notes
 from tidelog.pipelines.spark_versions import installed_spark, limits_note
 from tidelog.pipelines.work import Work
@@ -43,12 +44,19 @@ def _plan(definition: Definition) -> Plan:
             plan = ready.plan(check_options(ready.options, definition.options, of=ready.name), definition.run)
     if not plan.run.bootstrap:
         raise BadOption("which cluster? Set bootstrap: host:port")
+    if plan.run.engine != SPARK:
+        return plan
     paths = [plan.options.get("path"), *(sink.path for sink in definition.sinks)]
     warnings = cluster_notes(plan.run, [str(path) for path in paths if path is not None])
     limits = [name for source in definition.sources for name in source.options]
     limits += [name for name, value in plan.options.items() if value is not None]
     warnings += limits_note(dict.fromkeys(limits), installed_spark())
     return replace(plan, notes=(*plan.notes, *warnings))
+
+
+def start_here(plan: Plan) -> list[Work]:
+    """Start what was planned in this process; raises what pipelines raise."""
+    return ready_pipeline(plan.kind).start(None, plan)
 
 
 def start(spark: Any, plan: Plan) -> list[Work]:

@@ -14,6 +14,8 @@ from tidelog.client.faults import BadOption
 from tidelog.client.pipeline_places import state_directory
 from tidelog.pipelines.pipeline_options import duration
 
+#: what can run a pipeline
+SPARK, LOCAL = "spark", "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -83,6 +85,8 @@ class RunSettings:
     checkpoint: str = ""
     dead_letters: str | None = None
     master: str = "local[*]"
+    #: what runs it: Spark, or this process
+    engine: str = SPARK
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: whether the team sees it, from every machine (`shared_run`)
     shared: bool = False

@@ -21,6 +21,7 @@ from tidelog.pipelines import planning
 from tidelog.pipelines.failure_causes import cause_of
 from tidelog.pipelines.metrics_server import MetricsServer
 from tidelog.pipelines.plan import Plan
+from tidelog.pipelines.run_settings import SPARK
 from tidelog.pipelines.running import Place, Status
 from tidelog.pipelines.session import open_session
 from tidelog.pipelines.shared_run import SharedRun, TakenOver
@@ -78,23 +79,30 @@ class Runner:
                 log.info("metrics of %s: %s", self._plan.run.name, server.address)
             self._sink_events.begin()
             try:
-                spark = open_session(self._plan.run)
-                on_session()
-                try:
-                    state, failure = self._run_in(spark, report, report_seconds)
-                finally:
-                    spark.stop()
+                state, failure = self._run_to_end(report, report_seconds, on_session)
             except BaseException as fault:
                 self._tell(FAILED, str(fault) if isinstance(fault, ClientFault) else repr(fault))
                 raise
             return self._tell(state, failure)
 
-    def _run_in(self, spark: Any, report: Report, report_seconds: float) -> tuple[str, str | None]:
-        works = planning.start(spark, self._plan)
-        self._gauges = SparkGauges(spark)
-        for work in works:
-            if isinstance(work, StreamingWork):
-                work.count_transactions = self._sink_events.of
+    def _run_to_end(
+        self, report: Report, report_seconds: float, on_session: Callable[[], None]
+    ) -> tuple[str, str | None]:
+        if self._plan.run.engine != SPARK:
+            return self._follow(planning.start_here(self._plan), report, report_seconds)
+        spark = open_session(self._plan.run)
+        on_session()
+        try:
+            works = planning.start(spark, self._plan)
+            self._gauges = SparkGauges(spark)
+            for work in works:
+                if isinstance(work, StreamingWork):
+                    work.count_transactions = self._sink_events.of
+            return self._follow(works, report, report_seconds)
+        finally:
+            spark.stop()
+
+    def _follow(self, works: list[Work], report: Report, report_seconds: float) -> tuple[str, str | None]:
         try:
             stopped = self._watch(works, report, report_seconds)
         finally:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tidelog.client.faults import BadOption
 from tidelog.pipelines.pipeline_options import Option, Options
 from tidelog.pipelines.plan import Plan
-from tidelog.pipelines.run_settings import RunSettings
+from tidelog.pipelines.run_settings import LOCAL, SPARK, RunSettings
 from tidelog.pipelines.work import Work
 
 #: the kind in a file, and its line in the list
@@ -29,7 +29,10 @@ READY: Mapping[str, str] = {
     "jdbc-sink": "A topic into a table of a database.",
     "file-source": "Files of a folder into a topic.",
     "file-sink": "A topic into files.",
+    "iceberg": "A topic into an Iceberg table, exactly once, without Spark.",
 }
+#: of kinds that do not run on Spark alone: what they run on, the usual first
+_ENGINES: Mapping[str, tuple[str, ...]] = {"iceberg": (LOCAL,)}
 
 
 class ReadyPipeline(Protocol):
@@ -43,7 +46,12 @@ class ReadyPipeline(Protocol):
         """What would run; without Spark and without side effects. Raises BadOption."""
 
     def start(self, spark: Any, plan: Plan) -> list[Work]:
-        """Start what was planned, and return at once."""
+        """Start what was planned, and return at once; `spark` is None where this process runs it."""
+
+
+def engines_of(kind: str | None) -> tuple[str, ...]:
+    """What can run a kind, the usual first; None is a flow."""
+    return _ENGINES.get(kind or "", (SPARK,))
 
 
 def ready_pipeline(kind: str) -> ReadyPipeline:
