@@ -95,6 +95,7 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog produce": {"--schema": Way("registry"), "": Way("one broker", with_more_topics)},
     "tidelog consume": {"--schema": WITH_SCHEMA, "--exit-at-end": BROKER, "-n 10": BROKER, "": FOLLOW},
     "tidelog offsets": BROKER,
+    "tidelog sql": BROKER,
     "tidelog group delete": Way("one broker", with_group),
     "tidelog group delete-offsets": {
         "--yes": Way("one broker", with_group),

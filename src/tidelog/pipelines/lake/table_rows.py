@@ -77,11 +77,11 @@ class RecordRows:
 
 
 class DecodedRows:
-    """Rows of values with schemas of a registry, of one kind."""
+    """Rows of values with schemas of a registry, of one kind or (None) of any."""
 
     columns = OWN
 
-    def __init__(self, schemas: RegisteredSchemas, kind: str, message: str | None) -> None:
+    def __init__(self, schemas: RegisteredSchemas, kind: str | None, message: str | None) -> None:
         self._kind = kind
         self._message = message
         self._values = FramedValues(schemas, self._columns)
@@ -115,9 +115,9 @@ class _Written(NamedTuple):
     columns: Columns
 
 
-def writer_columns(schema: RegisteredSchema, kind: str, message: str | None) -> _Written:
+def writer_columns(schema: RegisteredSchema, kind: str | None, message: str | None) -> _Written:
     """What values of a schema become; ValueError where they cannot be rows."""
-    if schema.kind != kind:
+    if kind is not None and schema.kind != kind:
         raise ValueError(f"it is {schema.kind}, not {kind}")
     made = format_of(schema, message)
     fields = pa.schema([(name, column.type) for name, column in _fields(pa.nulls(0, made.type))])
