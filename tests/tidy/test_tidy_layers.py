@@ -32,6 +32,7 @@ LAYERS = {
     "server": 5,
     "registry": 5,
     "console": 6,
+    "gateways": 6,
     "pipelines": 6,
     "testing": 6,
     "lab": 7,

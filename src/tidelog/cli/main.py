@@ -27,6 +27,10 @@ COMMANDS = {
     "console": CommandEntry("tidelog.cli.console:console", "Run the web console for a cluster."),
     "registry": CommandEntry("tidelog.cli.registry:registry", "Run a schema registry over a cluster."),
     "schema": CommandEntry("tidelog.cli.schema:schema", "List, check and register schemas in a registry."),
+    "gateway": CommandEntry(
+        "tidelog.cli.gateway:gateway", "Serve topics to clients of other protocols: MQTT."
+    ),
+    "mqtt": CommandEntry("tidelog.cli.mqtt:mqtt", "Look at what an MQTT gateway does with topics."),
     "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),
     "quota": CommandEntry("tidelog.cli.quota:quota", "Limit how much clients may send, read and ask."),
     "pipeline": CommandEntry("tidelog.cli.pipeline:pipeline", "Run data pipelines, on Spark or here."),
