@@ -28,7 +28,7 @@ COMMANDS = {
     "registry": CommandEntry("tidelog.cli.registry:registry", "Run a schema registry over a cluster."),
     "schema": CommandEntry("tidelog.cli.schema:schema", "List, check and register schemas in a registry."),
     "gateway": CommandEntry(
-        "tidelog.cli.gateway:gateway", "Serve topics to clients of other protocols: MQTT."
+        "tidelog.cli.gateway:gateway", "Serve topics to clients of other protocols: MQTT, AMQP."
     ),
     "mqtt": CommandEntry("tidelog.cli.mqtt:mqtt", "Look at what an MQTT gateway does with topics."),
     "acl": CommandEntry("tidelog.cli.acl:acl", "Say who may, or may not, do what."),

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tidelog.cli.errors import CommandError
-from tidelog.cli.gateway import MAP_OPTION, TOPIC_OPTION, read_topic_map
+from tidelog.cli.gateway_mqtt import MAP_OPTION, TOPIC_OPTION, read_topic_map
 from tidelog.cli.output import json_option, print_json, print_table
 
 
