@@ -110,6 +110,9 @@ conformance: $(STAMP) ## Only the real clients against a real broker
 	@tests/conformance/setup
 	@$(BIN)/pytest -q tests/conformance
 
+amqp-test: $(STAMP) ## The AMQP gateway with aio-pika and Celery, workers and gateways killed (about a minute and a half)
+	@TIDELOG_AMQP_TESTS=1 $(BIN)/pytest -q -n0 tests/conformance/test_conformance_amqp_aio_pika.py tests/conformance/test_conformance_amqp_celery.py
+
 oracle: $(STAMP) ## The same sessions on Apache Kafka and on a broker, compared answer by answer (SESSIONS=200, SEED=1; Java and Maven)
 	@$(BIN)/python -m tests.oracle --sessions $(or $(SESSIONS),200) --seed $(or $(SEED),1)
 	@$(BIN)/python -m tests.oracle --clients java,librdkafka --sessions 12 --seed $(or $(SEED),1)
@@ -180,6 +183,9 @@ bench-transactions: $(STAMP) ## Transactions on three brokers beside Apache Kafk
 
 bench-tls: $(STAMP) ## What TLS and a login cost: produce and fetch against plaintext, in one run (about a minute)
 	@$(BIN)/python -m bench.tls
+
+bench-amqp: $(STAMP) ## The AMQP gateway beside RabbitMQ (Debian's rabbitmq-server) in one run (about 2 minutes)
+	@$(BIN)/python -m bench.amqp
 
 clean: ## Remove the virtual environment and caches (never data)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

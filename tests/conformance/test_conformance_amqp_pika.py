@@ -1,5 +1,9 @@
 """The AMQP gateway with pika, before a broker of ours."""
 
+import contextlib
+import logging
+import os
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -9,6 +13,9 @@ from uuid import uuid4
 import pika
 import pytest
 from confluent_kafka import Consumer, Producer
+from pamqp import commands, frame
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, NackError, UnroutableError
 
@@ -16,6 +23,7 @@ from tests.support.amqp_gateway import RunningGateway
 from tidelog.testing.broker import RunningBroker
 
 PATIENCE_SECONDS = 30.0
+HOSTILE_CLIENTS = int(os.environ.get("TIDELOG_AMQP_HOSTILE_CLIENTS", "60"))
 pytestmark = pytest.mark.xdist_group("amqp")
 
 
@@ -189,6 +197,21 @@ def test_rejected_goes_to_the_dead_letter_exchange(channel: BlockingChannel) -> 
     assert found[0][1].expiration is None
 
 
+def test_a_queue_without_consumers_delays(channel: BlockingChannel) -> None:
+    target = declared(channel)
+    waiting = declared(
+        channel, x_message_ttl=1_000, x_dead_letter_exchange="", x_dead_letter_routing_key=target
+    )
+    sent_at = time.monotonic()
+    publish(channel, waiting, "one", "two")
+    publish(channel, waiting, "now", expiration="0")  # behind the others
+    found = taken(channel, target, 3)
+    assert time.monotonic() - sent_at >= 0.9
+    assert [body for _, _, body in found] == [b"one", b"two", b"now"]
+    assert not any(method.redelivered for method, _, _ in found)
+    assert channel.queue_declare(waiting, passive=True).method.message_count == 0
+
+
 def test_priorities(channel: BlockingChannel) -> None:
     queue = declared(channel, x_max_priority=9)
     for number in range(10):
@@ -246,7 +269,7 @@ def test_purge_and_the_topic_behind(broker: RunningBroker, channel: BlockingChan
     values: list[bytes] = []
     until = time.monotonic() + PATIENCE_SECONDS
     while len(values) < 4 and time.monotonic() < until:
-        values += [message.value() for message in consumer.consume(10, 0.5)]
+        values += [message.value() or b"" for message in consumer.consume(10, 0.5)]
     consumer.close()
     assert values == [b"a", b"b", b"c", b"from kafka"]
 
@@ -275,6 +298,76 @@ def test_two_gateways_share_what_is_declared_and_delivered(
                 each.connection.process_data_events(0.05)
         other.close()
     assert sorted(seen, key=int) == [b"%d" % number for number in range(50)]
+
+
+HANDSHAKE = [
+    frame.marshal(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0),
+    frame.marshal(commands.Connection.TuneOk(10, 4_096, 0), 0)
+    + frame.marshal(commands.Connection.Open("/"), 0),
+]
+
+
+def hostile_frames(choices: random.Random, queue: str) -> bytes:
+    """Methods in an order in which nobody sends them, contents of nothing, bytes that are no frames."""
+    methods = [
+        commands.Channel.Open(),
+        commands.Channel.Close(200, "", 0, 0),
+        commands.Channel.CloseOk(),
+        commands.Basic.Publish(0, "", queue, True),
+        commands.Basic.Publish(0, "none", queue),
+        commands.Basic.Ack(choices.randrange(9), True),
+        commands.Basic.Nack(choices.randrange(9)),
+        commands.Basic.Qos(0, choices.randrange(9), False),
+        commands.Basic.Consume(0, queue, str(choices.randrange(3))),
+        commands.Basic.Cancel(str(choices.randrange(3))),
+        commands.Basic.Recover(True),
+        commands.Basic.Get(0, queue),
+        commands.Confirm.Select(),
+        commands.Tx.Select(),
+        commands.Queue.Declare(0, queue, True),
+        commands.Connection.Open("/"),
+    ]
+    data = bytearray()
+    for _ in range(choices.randint(1, 12)):
+        channel = choices.choice((0, 1, 1, 1, 1, 2, 300))
+        kind = choices.random()
+        if kind < 0.7:
+            data += frame.marshal(choices.choice(methods), channel)
+        elif kind < 0.8:
+            data += frame.marshal(ContentHeader(0, choices.choice((0, 3, 2**60))), channel)
+        elif kind < 0.9:
+            data += frame.marshal(ContentBody(b"abc"), channel)
+        else:
+            data += choices.randbytes(choices.randint(1, 40))
+    return bytes(data)
+
+
+def test_hostile_clients_harm_nobody_else(
+    gateway: RunningGateway, channel: BlockingChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = declared(channel)
+    choices = random.Random(5)
+    assert gateway.gateway is not None
+    before = gateway.gateway.metrics.connections_opened
+    for _ in range(HOSTILE_CLIENTS):
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_SECONDS) as client:
+            client.sendall(b"AMQP\x00\x00\x09\x01" if choices.random() < 0.9 else choices.randbytes(9))
+            with contextlib.suppress(OSError):
+                for data in HANDSHAKE[: choices.choice((0, 1, 2, 2, 2, 2))]:
+                    client.recv(4_096)
+                    client.sendall(data)
+                client.sendall(hostile_frames(choices, queue))
+                client.settimeout(0.02)
+                client.recv(4_096)
+    assert gateway.gateway.metrics.connections_opened - before > HOSTILE_CLIENTS // 3
+    until = time.monotonic() + PATIENCE_SECONDS
+    while gateway.gateway.connections > 1 and time.monotonic() < until:
+        channel.connection.process_data_events(0.1)
+    assert gateway.gateway.connections == 1
+    channel.queue_purge(queue)
+    publish(channel, queue, "still here")
+    assert got(channel, queue) == ["still here"]
+    assert [row.getMessage() for row in caplog.records if row.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """AMQP messages as records and back."""
 
 import datetime
+from typing import Any
 
 import pytest
 from pamqp.commands import Basic
@@ -15,7 +16,7 @@ from tidelog.gateways.amqp.messages import (
 )
 from tidelog.records.record import Record
 
-FULL = {
+FULL: dict[str, Any] = {
     "content_type": "application/json",
     "content_encoding": "utf-8",
     "delivery_mode": 2,

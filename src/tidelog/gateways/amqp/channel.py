@@ -409,7 +409,7 @@ class Channel:
             await remove_queue(gateway, session, queue)
 
     def cancelled_by_queue(self, consumer: ChannelConsumer) -> None:
-        known = self.consumers.pop(consumer.tag, None) is not None
+        known = self.consumers.pop(consumer.tag, None) is not None and not consumer.knows_the_end
         if known and not self.closing and self.connection.knows_cancel:
             self.send(commands.Basic.Cancel(consumer.tag, True))
 
@@ -533,11 +533,17 @@ class Channel:
             self.send(commands.Queue.PurgeOk(purged))
 
     async def _delete_queue(self, method: Any) -> None:
-        deleted = await self.topology.delete_queue(
-            self.connection.queue_name(method.queue),
-            if_unused=bool(method.if_unused),
-            if_empty=bool(method.if_empty),
-        )
+        name = self.connection.queue_name(method.queue)
+        ours = [each for each in self.consumers.values() if each.reader.queue.name == name]
+        for consumer in ours:
+            consumer.knows_the_end = True
+        try:
+            deleted = await self.topology.delete_queue(
+                name, if_unused=bool(method.if_unused), if_empty=bool(method.if_empty)
+            )
+        finally:
+            for consumer in ours:
+                consumer.knows_the_end = False
         if not method.nowait:
             self.send(commands.Queue.DeleteOk(deleted))
 

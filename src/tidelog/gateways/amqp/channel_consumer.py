@@ -24,6 +24,8 @@ class ChannelConsumer:
         self.prefetch = channel.prefetch
         #: deliveries that are not acknowledged
         self.out = 0
+        #: its own channel deletes the queue, and need not be told
+        self.knows_the_end = False
 
     def __repr__(self) -> str:
         return f"<ChannelConsumer {self.tag} of {self.reader.queue.name} out={self.out}>"

@@ -8,22 +8,18 @@ import asyncio
 import logging
 import time
 
-from tidelog.client.api_keys import FETCH
-from tidelog.client.faults import ClientFault, LinkFault, Refusal
+from tidelog.client.faults import ClientFault, Refusal
 from tidelog.gateways.amqp.definitions import Definitions
-from tidelog.gateways.amqp.kafka_access import KafkaAccess
+from tidelog.gateways.amqp.kafka_access import KafkaAccess, fetch
 from tidelog.gateways.amqp.kafka_link import KafkaLink
 from tidelog.gateways.amqp.record_writer import RecordWriter, let_go
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import fetch_client
-from tidelog.protocol.primitives import MalformedRequest
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import Record, iterate_records
 
 log = logging.getLogger(__name__)
 
 _WAIT_MS = 1_000
-_FETCH_BYTES = 1 << 20
 _RETRY_SECONDS = 0.5
 #: what was written is read back within this time
 _BEHIND_SECONDS_MAX = 10.0
@@ -81,7 +77,7 @@ class DefinitionsLog:
         while True:
             try:
                 await self._fetch()
-            except (ClientFault, MalformedRequest) as fault:
+            except ClientFault as fault:
                 log.info("the topic %s cannot be read now: %s", self.topic, fault)
                 self._access.forget_places()
                 if self._link is not None:
@@ -93,23 +89,7 @@ class DefinitionsLog:
             leader = await self._access.leader_of(self.topic, 0)
             self._link = await self._access.own_link(leader)
         link = self._link
-        version = link.version_of(FETCH, fetch_client.CONSUMER_VERSION_MIN, fetch_client.CONSUMER_VERSION_MAX)
-        request = fetch_client.consumer_request(
-            self.topic,
-            0,
-            self._position,
-            _FETCH_BYTES,
-            max_wait_ms=_WAIT_MS,
-            min_bytes=1,
-            max_bytes=_FETCH_BYTES,
-            isolation=0,
-            rack_id="",
-        )
-        body = await link.answer(link.send(FETCH, version, fetch_client.encode_request(version, request)))
-        answer = fetch_client.decode_response(version, body)
-        if answer.error or not answer.partitions:
-            raise LinkFault(f"Fetch answered {answer.error}")
-        found = answer.partitions[0]
+        found = await fetch(link, self.topic, 0, self._position, wait_ms=_WAIT_MS)
         if found.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._position = await self._access.list_offset(self.topic, 0, _EARLIEST)
             return

@@ -206,8 +206,10 @@ class Gateway:
         readers = self.readers_of(queue.name)
         if sum(reader.member.flush() for reader in readers):
             await asyncio.sleep(0.02)  # what was acknowledged just now is on its way to be stored
-        lag = await session.access.share_lag(queue.group, queue.topic)
-        if lag is None:
+        offsets = await session.access.share_offsets(queue.group, queue.topic)
+        if offsets is not None:
+            lag = sum(row[1] for row in offsets.values())
+        else:
             lag = await session.access.persist(lambda: session.access.log_size(queue.topic))
         return max(0, lag - sum(reader.locked for reader in readers))
 

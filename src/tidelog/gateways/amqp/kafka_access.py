@@ -17,6 +17,7 @@ from tidelog.client.api_keys import (
     DELETE_GROUPS,
     DELETE_TOPICS,
     DESCRIBE_SHARE_GROUP_OFFSETS,
+    FETCH,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_OFFSETS,
@@ -27,11 +28,14 @@ from tidelog.client.client_settings import ClientSettings
 from tidelog.client.faults import MOVED, LinkFault, Refusal, known_code
 from tidelog.gateways.amqp.kafka_link import KafkaLink
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol import fetch_client
+from tidelog.protocol.primitives import MalformedRequest
 
 Result = TypeVar("Result")
 #: the type of the resource in requests for settings
 _GROUP = 32
 _SET = 0
+FETCH_BYTES_MAX = 1 << 20
 _EARLIEST, _LATEST = -2, -1
 _UNKNOWN_TOPIC_SECONDS = 3.0
 
@@ -305,10 +309,13 @@ class KafkaAccess:
 
         return await self.persist(describe)
 
-    async def share_lag(self, group_id: str, topic: str) -> int | None:
-        """How many records a share group has not done with; None while it has read nothing."""
+    async def share_offsets(self, group_id: str, topic: str) -> dict[int, tuple[int, int]] | None:
+        """By partition, where a share group begins and how many records it has not done with.
 
-        async def ask() -> int | None:
+        None while it has read nothing.
+        """
+
+        async def ask() -> dict[int, tuple[int, int]] | None:
             link = await self.coordinator(group_id)
             partitions = list(range(len((await self.topic(topic)).leaders)))
             group = {"group_id": group_id, "topics": [{"topic_name": topic, "partitions": partitions}]}
@@ -321,9 +328,42 @@ class KafkaAccess:
             rows = [row for each in found.topics for row in each.partitions]
             if not rows or any(row.start_offset < 0 or row.lag < 0 for row in rows):
                 return None
-            return int(sum(row.lag for row in rows))
+            return {row.partition_index: (row.start_offset, row.lag) for row in rows}
 
         return await self.persist(ask)
+
+
+async def fetch(
+    link: KafkaLink,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    wait_ms: int,
+    bytes_max: int = FETCH_BYTES_MAX,
+) -> fetch_client.AnsweredPartition[str]:
+    """What an ordinary consumer reads of one partition. One try."""
+    version = link.version_of(FETCH, fetch_client.CONSUMER_VERSION_MIN, fetch_client.CONSUMER_VERSION_MAX)
+    request = fetch_client.consumer_request(
+        topic,
+        partition,
+        offset,
+        bytes_max,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation=0,
+        rack_id="",
+    )
+    body = await link.answer(link.send(FETCH, version, fetch_client.encode_request(version, request)))
+    try:
+        answer = fetch_client.decode_response(version, body)
+    except MalformedRequest as fault:
+        link.close("its answer to Fetch could not be read")
+        raise LinkFault(f"the answer to Fetch cannot be read: {fault}") from fault
+    if answer.error or not answer.partitions:
+        raise LinkFault(f"Fetch answered {answer.error}")
+    return answer.partitions[0]
 
 
 def _check(row: Any, what: str) -> None:

@@ -16,6 +16,7 @@ with priorities. Consumers are served in turn.
 """
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import logging
@@ -209,6 +210,12 @@ class QueueReader:
             self._rest()
         return None if future.cancelled() else future.result()
 
+    async def progressed(self, seconds: float) -> None:
+        """Wait until something was fetched, not longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.member.progress.wait()
+
     # What the member asks and tells
 
     def room(self) -> int:
@@ -296,13 +303,22 @@ class QueueReader:
     def _release_ahead(self) -> None:
         """What no consumer saw goes back, and is not counted as delivered."""
         for _, _, delivery in self._ahead:
-            acquired = delivery.acquired
-            place = (acquired.partition, acquired.record.offset)
-            if len(self._unseen) < _REMEMBERED_MAX:
-                carried = number_header(acquired.record, DELIVERIES_HEADER) or 0
-                self._unseen[place] = acquired.delivery_count + carried - delivery.deliveries + 1
-            self.member.acknowledge(*place, RELEASE)
+            self._give_back(delivery)
         self._ahead = []
+
+    def _give_back(self, delivery: Delivery) -> None:
+        acquired = delivery.acquired
+        place = (acquired.partition, acquired.record.offset)
+        if len(self._unseen) < _REMEMBERED_MAX:
+            carried = number_header(acquired.record, DELIVERIES_HEADER) or 0
+            self._unseen[place] = acquired.delivery_count + carried - delivery.deliveries + 1
+        self.member.acknowledge(*place, RELEASE)
+
+    def unseen(self, delivery: Delivery) -> None:
+        """Dealt out, but to nobody: it goes back, and is not counted."""
+        self._out -= 1
+        delivery.settled = True
+        self._give_back(delivery)
 
     # What became of a record
 

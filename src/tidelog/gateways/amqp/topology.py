@@ -1,6 +1,6 @@
 """Declaring, binding, purging and deleting, as one user on one connection.
 
-A queue is made in this order: its topic, the settings of its share group, its definition; and it goes in the
+A queue is made in this order: the settings of its share group, its topic, its definition; and it goes in the
 other. Whatever the cluster refuses the user is refused here, before anything is defined.
 """
 
@@ -199,18 +199,18 @@ class Topology:
         if RETENTION_ARGUMENT in arguments:
             configs["retention.ms"] = str(arguments[RETENTION_ARGUMENT])
         partitions = arguments.get(PARTITIONS_ARGUMENT, gateway.queue_defaults.partitions)
+        await access.configure_group(
+            group,
+            {
+                "share.auto.offset.reset": arguments.get(START_ARGUMENT, STARTS[0]),
+                "share.isolation.level": "read_committed",
+                "share.delivery.count.limit": str(DELIVERIES_MAX),
+                "share.record.lock.duration.ms": _LOCK_MS,
+            },
+        )
         made = await access.create_topic(topic, partitions, configs)
         try:
             await access.persist(lambda: access.topic(topic))
-            await access.configure_group(
-                group,
-                {
-                    "share.auto.offset.reset": arguments.get(START_ARGUMENT, STARTS[0]),
-                    "share.isolation.level": "read_committed",
-                    "share.delivery.count.limit": str(DELIVERIES_MAX),
-                    "share.record.lock.duration.ms": _LOCK_MS,
-                },
-            )
             defined = replace(queue, topic=topic, group=group, owns_topic=made)
             await self._define(*queue_record(defined))
         except ClientFault:

@@ -1,4 +1,4 @@
-"""What a gateway does again and again: leases, idle readers, and queues whose time is over.
+"""What a gateway does again and again: leases, idle readers, queues and messages whose time is over.
 
 Each look is of what is in the topics, so any gateway may do it, and two that do it at once do no harm.
 """
@@ -9,6 +9,7 @@ import time
 
 from tidelog.client.faults import ClientFault
 from tidelog.gateways.amqp.definitions import Queue
+from tidelog.gateways.amqp.expiry import Expiry
 from tidelog.gateways.amqp.gateway import Gateway
 from tidelog.gateways.amqp.record_writer import let_go
 from tidelog.gateways.amqp.topology import remove_queue
@@ -29,6 +30,13 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         self._lease_due = 0.0
         self._told = False
+        self._looks = (
+            self._lease,
+            gateway.close_idle,
+            self._dead_gateways,
+            self._expired_queues,
+            Expiry(gateway).look,
+        )
         #: when queues that expire were seen unused first
         self._unused_since: dict[str, float] = {}
 
@@ -42,7 +50,7 @@ class Upkeep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_SECONDS)
-            for look in (self._lease, self._gateway.close_idle, self._dead_gateways, self._expired_queues):
+            for look in self._looks:
                 try:
                     await look()
                 except (ClientFault, TimeoutError) as fault:
