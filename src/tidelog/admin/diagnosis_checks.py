@@ -28,6 +28,7 @@ from tidelog.admin.diagnosis_shares import share_groups
 from tidelog.admin.diagnosis_storage import cuts, disks
 from tidelog.admin.eligible_leaders import awaited_by, without_directory_by
 from tidelog.client.api_keys import FETCH, PRODUCE
+from tidelog.model.identifiers import DELAY_GROUP_PREFIX
 
 LEADER_IMBALANCE_PERCENT = 10
 LEADERS_WORTH_COMPARING = 10
@@ -397,10 +398,12 @@ def _replicas_of(seen: Examination, name: str) -> int:
 
 def groups(seen: Examination) -> list[Finding]:
     """Groups read, are not stuck, and have lost nothing to retention."""
-    if not seen.groups:
+    # Those of leaders that forward delayed records have no members: what waits for them is to wait.
+    readers = [group for group in seen.groups if not group.id.startswith(DELAY_GROUP_PREFIX)]
+    if not readers:
         return []
-    found = [finding for group in seen.groups for finding in _group(seen, group)]
-    return found or [ok("groups", f"{counted(len(seen.groups), 'group')}, none behind or stuck")]
+    found = [finding for group in readers for finding in _group(seen, group)]
+    return found or [ok("groups", f"{counted(len(readers), 'group')}, none behind or stuck")]
 
 
 def _group(seen: Examination, group: SeenGroup) -> Iterator[Finding]:

@@ -337,6 +337,12 @@ def test_groups(group: SeenGroup, severity: Severity, words: str) -> None:
     assert words in only("groups", healthy(groups=(group,), watched_seconds=6.0), severity).message
 
 
+def test_what_leaders_note_of_delayed_records_is_no_group_to_look_after() -> None:
+    noted = replace(LAGGING, id="__tidelog_delay.later", state="Empty", members=0)
+    assert said("groups", healthy(groups=(noted,))) == []
+    assert "1 group," in only("groups", healthy(groups=(noted, LAGGING)), Severity.OK).message
+
+
 def test_groups_far_behind_and_what_retention_took() -> None:
     logs = {("orders", 0): LogRange(1_000, 500_000, 500_000)}
     idle = replace(LAGGING, members=0, state="Empty")
