@@ -67,7 +67,7 @@ class ShareGroup:
         self.held_bytes = GROUP_BYTES + text_bytes(group_id)
         """What its members take in memory."""
         self.metadata = _NOTHING_YET
-        self.assignment_epoch = 0
+        self.assignment_epoch = FIRST_EPOCH
         self.members: dict[str, ShareMemberMetadata] = {}
         self.targets: dict[str, Partitions] = {}
         self.current: dict[str, ShareAssignment] = {}
@@ -93,7 +93,7 @@ class ShareGroup:
             case ShareRecordType.GROUP_METADATA:
                 self.metadata = value if isinstance(value, ShareGroupMetadata) else _NOTHING_YET
             case ShareRecordType.TARGET_ASSIGNMENT_METADATA:
-                self.assignment_epoch = value if isinstance(value, int) else 0
+                self.assignment_epoch = value if isinstance(value, int) else FIRST_EPOCH
             case ShareRecordType.STATE_PARTITION_METADATA:
                 self.states = value if isinstance(value, StatePartitions) else StatePartitions()
             case ShareRecordType.MEMBER_METADATA:

@@ -611,6 +611,7 @@ def test_offsets_are_described_altered_and_deleted(node: NodeUnderTest) -> None:
     assert member.acknowledge(0, (0, 1, ACCEPT), (3, 3, ACCEPT)) is ErrorCode.NONE
     assert offsets_of(node) == {0: (2, 2), 1: (-1, -1)}
     assert offsets_of(node, 0, [{"topic_name": "t", "partitions": [0, 1]}]) == {0: (2, -1), 1: (-1, -1)}
+    assert offsets_of(node, 0, [{"topic_name": "absent", "partitions": [4]}]) == {4: (-1, -1)}
     part = {"partition_index": 0, "start_offset": 1}
     topics = [{"topic_name": "t", "partitions": [part]}, {"topic_name": "absent", "partitions": [part]}]
     refused = ask(node, "AlterShareGroupOffsets", 0, group_id=GROUP, topics=topics)

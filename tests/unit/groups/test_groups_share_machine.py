@@ -323,6 +323,7 @@ def test_offsets_of_a_group_that_is_not_there_yet_are_set(desk: ShareDesk) -> No
     answer = desk.answer(AlterShareOffsets, "g", (("t", ((0, 5), (1, 6))),))
     assert answer["error_code"] is ErrorCode.NONE
     assert desk.group.state == "Empty"
+    assert desk.group.assignment_epoch == 1, "nothing was assigned yet"
     assert partitions(desk.member("a")) == [0, 1]
     assert len(desk.asked) == 1, "nothing is begun twice"
 

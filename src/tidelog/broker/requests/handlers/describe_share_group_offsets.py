@@ -72,7 +72,7 @@ class Handler:
         for asked in topics:
             topic = self.metadata.image.topics.get(asked.topic_name)
             if topic is None:
-                unknown.append(unknown_topic(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                unknown.append(_unknown_topic(asked))
             else:
                 places += ((topic.name, topic.topic_id, index) for index in asked.partitions)
         self._describe(group_id, list(dict.fromkeys(places)), unknown, put)
@@ -132,16 +132,16 @@ def _row(index: int, answer: "StateAnswer", end_offset: int) -> Fields:
     }
 
 
-def unknown_topic(asked: Any, error: ErrorCode) -> Fields:
-    """A topic of a request that is not described, and why."""
+def _unknown_topic(asked: Any) -> Fields:
+    """A topic that is not there has no start, as one of which nothing is stored."""
     rows = [
         {
             "partition_index": index,
             "start_offset": UNINITIALIZED_OFFSET,
             "leader_epoch": 0,
             "lag": -1,
-            "error_code": error,
-            "error_message": error.name,
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
         }
         for index in asked.partitions
     ]
