@@ -6,6 +6,7 @@ request rather than NOT_COORDINATOR, after which a client would look for another
 
 from tidelog.groups import consumer_responses, responses, share_responses
 from tidelog.groups.commands import (
+    SHARE_MEMBER_ID_CHARACTERS_MAX,
     UNCHANGED_MS,
     AlterShareOffsets,
     Command,
@@ -66,6 +67,8 @@ def _join_fault(command: JoinGroup, settings: GroupSettings) -> ErrorCode:
 def _share_heartbeat_fault(command: ShareHeartbeat) -> str | None:
     if not command.member_id.strip():
         return "MemberId can't be empty."
+    if len(command.member_id) > SHARE_MEMBER_ID_CHARACTERS_MAX:
+        return f"MemberId has more than {SHARE_MEMBER_ID_CHARACTERS_MAX} characters."
     if not command.group_id.strip():
         return "GroupId can't be empty."
     if command.rack_id is not None and not command.rack_id.strip():

@@ -116,6 +116,10 @@ class ConsumerHeartbeat:
         )
 
 
+#: of share groups: as long as a UUID is in text
+SHARE_MEMBER_ID_CHARACTERS_MAX = 36
+
+
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
     """ShareGroupHeartbeat: what is None has not changed since the last one."""

@@ -202,7 +202,8 @@ def test_epochs_are_checked(desk: ShareDesk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("member", "epoch", "topics"), [("", 0, ("t",)), ("a", 0, ()), ("a", -2, ()), (" ", 3, ())]
+    ("member", "epoch", "topics"),
+    [("", 0, ("t",)), ("a", 0, ()), ("a", -2, ()), (" ", 3, ()), ("x" * 37, 0, ("t",))],
 )
 def test_requests_that_cannot_be_are_refused(
     desk: ShareDesk, member: str, epoch: int, topics: tuple[str, ...]

@@ -11,6 +11,7 @@ from uuid import UUID
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.replicas.replicas import Replicas
 from tidelog.broker.requests.connection_context import ConnectionContext
+from tidelog.groups.commands import SHARE_MEMBER_ID_CHARACTERS_MAX
 from tidelog.model.acls import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.protocol.slices import each
@@ -28,8 +29,6 @@ Asked = list[tuple[Place, tuple[AcknowledgementBatch, ...]]]
 
 
 _NO_TOPIC = UUID(int=0)
-#: as long as a UUID is in text
-MEMBER_ID_CHARACTERS_MAX = 36
 
 
 class Member(NamedTuple):
@@ -42,7 +41,7 @@ class Member(NamedTuple):
 
 def may_be_member(member_id: str | None) -> bool:
     """Whether that can be the id of a member: the client makes it up."""
-    return member_id is not None and 0 < len(member_id) <= MEMBER_ID_CHARACTERS_MAX
+    return member_id is not None and 0 < len(member_id) <= SHARE_MEMBER_ID_CHARACTERS_MAX
 
 
 def topic_of(topic: Any) -> UUID:
