@@ -113,6 +113,12 @@ conformance: $(STAMP) ## Only the real clients against a real broker
 amqp-test: $(STAMP) ## The AMQP gateway with aio-pika and Celery, workers and gateways killed (about a minute and a half)
 	@TIDELOG_AMQP_TESTS=1 $(BIN)/pytest -q -n0 tests/conformance/test_conformance_amqp_aio_pika.py tests/conformance/test_conformance_amqp_celery.py
 
+conformance-kombu: $(STAMP) ## kombu's own integration tests of its AMQP transport, from its source release, before the gateway
+	@$(BIN)/python -m tests.conformance.kombu_suite
+
+amqp-kills: $(STAMP) ## Brokers and AMQP gateways killed while messages are published and consumed (about a minute and a half)
+	@$(BIN)/python -m tests.chaos.amqp_kills
+
 oracle: $(STAMP) ## The same sessions on Apache Kafka and on a broker, compared answer by answer (SESSIONS=200, SEED=1; Java and Maven)
 	@$(BIN)/python -m tests.oracle --sessions $(or $(SESSIONS),200) --seed $(or $(SEED),1)
 	@$(BIN)/python -m tests.oracle --clients java,librdkafka --sessions 12 --seed $(or $(SEED),1)

@@ -231,8 +231,8 @@ def test_queues_of_one_connection(gateway: RunningGateway, channel: BlockingChan
     theirs = other.channel()
     exclusive = theirs.queue_declare("", exclusive=True).method.queue
     publish(channel, exclusive, "hello")  # anybody may write to it
-    with pytest.raises(ChannelClosedByBroker) as refused:
-        connected(gateway).channel().queue_declare(exclusive, passive=True)
+    with connected(gateway) as another, pytest.raises(ChannelClosedByBroker) as refused:
+        another.channel().queue_declare(exclusive, passive=True)
     assert refused.value.reply_code == 405
     leaving = new_name("auto")
     theirs.queue_declare(leaving, auto_delete=True)
@@ -349,6 +349,7 @@ def test_hostile_clients_harm_nobody_else(
     choices = random.Random(5)
     assert gateway.gateway is not None
     before = gateway.gateway.metrics.connections_opened
+    connections = gateway.gateway.connections
     for _ in range(HOSTILE_CLIENTS):
         with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_SECONDS) as client:
             client.sendall(b"AMQP\x00\x00\x09\x01" if choices.random() < 0.9 else choices.randbytes(9))
@@ -361,9 +362,9 @@ def test_hostile_clients_harm_nobody_else(
                 client.recv(4_096)
     assert gateway.gateway.metrics.connections_opened - before > HOSTILE_CLIENTS // 3
     until = time.monotonic() + PATIENCE_SECONDS
-    while gateway.gateway.connections > 1 and time.monotonic() < until:
+    while gateway.gateway.connections > connections and time.monotonic() < until:
         channel.connection.process_data_events(0.1)
-    assert gateway.gateway.connections == 1
+    assert gateway.gateway.connections <= connections
     channel.queue_purge(queue)
     publish(channel, queue, "still here")
     assert got(channel, queue) == ["still here"]

@@ -46,7 +46,7 @@ def test_what_is_written_here_is_what_pamqp_writes() -> None:
     ours = framing.encode_deliver(5, framing.short("tag"), 7, True, "ex", "key")
     assert ours == frame.marshal(commands.Basic.Deliver("tag", 7, True, "ex", "key"), 5)
     assert framing.encode_ack(5, 7, True) == frame.marshal(commands.Basic.Ack(7, True), 5)
-    content = b"".join(framing.encode_content(5, PROPERTIES, b"x" * 10_000, 4_096))
+    content = b"".join(framing.encode_content(5, PROPERTIES.marshal(), b"x" * 10_000, 4_096))
     reader = FrameReader()
     frames = list(reader.feed(content))
     assert [len(raw.payload) for raw in frames[1:]] == [4_088, 4_088, 1_824]

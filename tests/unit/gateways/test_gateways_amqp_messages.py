@@ -1,11 +1,14 @@
 """AMQP messages as records and back."""
 
 import datetime
+import random
 from typing import Any
 
 import pytest
 from pamqp.commands import Basic
+from pamqp.header import ContentHeader
 
+from tidelog.gateways.amqp.delivered_properties import delivered
 from tidelog.gateways.amqp.messages import (
     BadMessage,
     Message,
@@ -46,6 +49,37 @@ def test_a_message_comes_out_as_it_went_in() -> None:
     found = from_record(to_record(message, 1_000), "topic")
     assert (found.exchange, found.routing_key, found.body) == ("ex", "a.b", b"body")
     assert {name: value for name, value in found.properties if value is not None and value != ""} == FULL
+
+
+def read_back(record: Record, deliveries: int = 1, room: int = 100_000) -> tuple[str, str, Any]:
+    exchange, routing_key, written = delivered(record, "topic", deliveries, room)
+    content = ContentHeader()
+    content.unmarshal(b"\x00\x3c\x00\x00" + bytes(8) + written)
+    return exchange, routing_key, content.properties
+
+
+def test_what_is_sent_is_what_is_read() -> None:
+    """The quick way from a record to bytes, against the plain one by way of values."""
+    choices = random.Random(11)
+    full = to_record(Message("ex", "a.b", Basic.Properties(**FULL), b"body"), 1_000)
+    names = [name for name, _ in full.headers] + ["other", "amqp.headers", "amqp.deliveries", "ä" * 10]
+    values = [b"", b"text", "ü".encode(), b"\xff", b"7", b"9" * 20, b"2", b"\x00\x00\x00\x00", None]
+    for number in range(300):
+        headers = [row for row in full.headers if choices.random() < 0.7]
+        headers += [(choices.choice(names), choices.choice(values)) for _ in range(number % 5)]
+        key = choices.choice([None, b"key", b"\xff"])
+        seen = {name for name, _ in headers}
+        record = Record(0, 0, key, b"", tuple({name: (name, value) for name, value in headers}.values()))
+        message = from_record(record, "topic")
+        assert len(seen) == len(record.headers)
+        assert read_back(record) == (message.exchange, message.routing_key, message.properties)
+
+
+def test_deliveries_are_counted_and_too_much_is_left_out() -> None:
+    record = Record(0, 0, None, b"", (("a", b"x" * 500), ("n" * 300, b""), ("amqp.app-id", b"shop")))
+    assert read_back(record, 3)[2].headers == {"a": "x" * 500, "x-delivery-count": 2}
+    cut = read_back(record, 3, room=300)[2]
+    assert (cut.headers, cut.app_id) == (None, "shop")
 
 
 def test_readers_of_the_topic_see_text() -> None:

@@ -20,6 +20,7 @@ from tidelog.client.faults import ClientFault, Refusal
 from tidelog.gateways.amqp import framing
 from tidelog.gateways.amqp.channel_consumer import ChannelConsumer
 from tidelog.gateways.amqp.definitions import TO_EXCHANGE, TO_QUEUE, Binding, Exchange, Queue
+from tidelog.gateways.amqp.delivered_properties import Delivered, delivered
 from tidelog.gateways.amqp.faults import (
     ACCESS_REFUSED,
     NO_ROUTE,
@@ -35,7 +36,7 @@ from tidelog.gateways.amqp.faults import (
     from_client_fault,
 )
 from tidelog.gateways.amqp.framing import Ack, Publish
-from tidelog.gateways.amqp.messages import BadMessage, Message, from_record, to_record
+from tidelog.gateways.amqp.messages import BadMessage, Message, to_record
 from tidelog.gateways.amqp.queue_reader import Delivery
 from tidelog.gateways.amqp.routing import route
 from tidelog.gateways.amqp.share_member import ACCEPT, REJECT, RELEASE
@@ -108,6 +109,9 @@ class Channel:
                 f"a message of {content.body_size} bytes is larger than {self.gateway.limits.message_bytes}",
             )
         self._content, self._body, self._body_left = content, [], content.body_size
+        self.connection.incomplete_bytes += content.body_size
+        if self.connection.incomplete_bytes > self.gateway.limits.incomplete_bytes:
+            raise ConnectionFault(RESOURCE_ERROR, "too many messages are begun and not ended")
         if not self._body_left:
             self._content_whole()
 
@@ -127,11 +131,13 @@ class Channel:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._publish = self._content = None
         self._body = []
+        self.connection.incomplete_bytes -= content.body_size
         self._in_turn((publish, Message(publish.exchange, publish.routing_key, content.properties, body)))
 
     def _in_turn(self, what: "Frame | Ack | Publish | tuple[Publish, Message]") -> None:
         if self._task is not None:
             self._waiting.append(what)
+            self.connection.waiting_bytes += _body_bytes(what)
             if len(self._waiting) > self.gateway.limits.waiting_frames:
                 raise ConnectionFault(RESOURCE_ERROR, "too much was sent without waiting for answers")
             return
@@ -160,7 +166,9 @@ class Channel:
                 await work
                 following: Work | None = None
                 while self._waiting and following is None and not self.closing:
-                    following = self._serve(self._waiting.popleft())
+                    what = self._waiting.popleft()
+                    self.connection.waiting_bytes -= _body_bytes(what)
+                    following = self._serve(what)
                 if following is None:
                     return
                 work = following
@@ -219,7 +227,7 @@ class Channel:
         self.send(
             commands.Basic.Return(NO_ROUTE, REPLY_NAMES[NO_ROUTE], message.exchange, message.routing_key)
         )
-        self.connection.write_content(self.number, message.properties, message.body)
+        self.connection.write_content(self.number, message.properties.marshal(), message.body)
 
     def _written(self, tag: int, result: "ClientFault | int") -> None:
         metrics = self.gateway.metrics
@@ -240,7 +248,7 @@ class Channel:
                 self._unconfirmed.pop(tag, None)
                 self._confirmed.append(tag)
             self._flush_soon()
-        self.connection.output_changed()
+        self.connection.session.written()
 
     def _flush_soon(self) -> None:
         if not self._flush_due:
@@ -272,20 +280,16 @@ class Channel:
     def deliver(self, consumer: ChannelConsumer, delivery: Delivery) -> None:
         """Send a delivery to the client."""
         tag = self._keep(delivery, consumer)
-        message = self._message(delivery)
+        exchange, routing_key, properties = self._delivered(delivery)
+        again = delivery.deliveries > 1
         self.connection.write(
-            framing.encode_deliver(
-                self.number,
-                consumer.written_tag,
-                tag,
-                delivery.deliveries > 1,
-                message.exchange,
-                message.routing_key,
-            )
+            framing.encode_deliver(self.number, consumer.written_tag, tag, again, exchange, routing_key)
         )
-        self.connection.write_content(self.number, message.properties, message.body)
+        self.connection.write_content(self.number, properties, delivery.record.value or b"")
         if consumer.no_ack:
             delivery.settle(ACCEPT)
+        else:
+            delivery.sent()
 
     def _keep(self, delivery: Delivery, consumer: ChannelConsumer | None) -> int:
         self._delivery_tag += 1
@@ -298,14 +302,9 @@ class Channel:
         metrics.redelivered += delivery.deliveries > 1
         return self._delivery_tag
 
-    def _message(self, delivery: Delivery) -> Message:
-        message = from_record(delivery.record, delivery.reader.queue.topic)
-        if delivery.deliveries > 1:
-            message.properties.headers = {
-                **(message.properties.headers or {}),
-                "x-delivery-count": delivery.deliveries - 1,
-            }
-        return message
+    def _delivered(self, delivery: Delivery) -> Delivered:
+        room = self.connection.frame_max - framing.CONTENT_OVERHEAD
+        return delivered(delivery.record, delivery.reader.queue.topic, delivery.deliveries, room)
 
     def _settle(self, tag: int, multiple: bool, kind: int) -> None:
         unacknowledged = self.unacknowledged
@@ -426,13 +425,10 @@ class Channel:
             delivery.settle(RELEASE)
             return
         tag = self._keep(delivery, None)
-        message = self._message(delivery)
-        self.send(
-            commands.Basic.GetOk(
-                tag, delivery.deliveries > 1, message.exchange, message.routing_key, len(reader)
-            )
-        )
-        self.connection.write_content(self.number, message.properties, message.body)
+        exchange, routing_key, properties = self._delivered(delivery)
+        again = delivery.deliveries > 1
+        self.send(commands.Basic.GetOk(tag, again, exchange, routing_key, len(reader)))
+        self.connection.write_content(self.number, properties, delivery.record.value or b"")
         if method.no_ack:
             self._settle(tag, False, ACCEPT)
 
@@ -554,7 +550,10 @@ class Channel:
         if self.closing:
             return
         self.closing = True
+        self.connection.waiting_bytes -= sum(map(_body_bytes, self._waiting))
         self._waiting.clear()
+        if self._content is not None:
+            self.connection.incomplete_bytes -= self._content.body_size
         consumers = list(self.consumers.values())
         self.consumers.clear()
         for consumer in consumers:
@@ -565,6 +564,11 @@ class Channel:
                 await self._consumer_left(consumer.reader.queue)
             except (ClientFault, TimeoutError) as fault:
                 log.info("queue %s stays: %s", consumer.reader.queue.name, fault)
+
+
+def _body_bytes(what: "Frame | Publish | Ack | tuple[Publish, Message]") -> int:
+    """What a method that waits takes, beside the little that all take."""
+    return len(what[1].body) if isinstance(what, tuple) and isinstance(what[1], Message) else 0
 
 
 _METHODS: dict[str, Any] = {

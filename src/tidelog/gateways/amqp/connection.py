@@ -38,7 +38,6 @@ from tidelog.gateways.amqp.faults import (
 )
 from tidelog.gateways.amqp.framing import FRAME_MIN, PROTOCOL_HEADER, Ack, FrameReader, Publish, RawFrame
 from tidelog.gateways.amqp.gateway import Gateway, UserSession
-from tidelog.gateways.amqp.messages import Properties
 from tidelog.gateways.amqp.topology import Topology, remove_queue
 
 log = logging.getLogger(__name__)
@@ -70,6 +69,9 @@ class Connection(asyncio.Protocol):
         self.knows_cancel = False
         self.last_queue = ""
         self.output_full = False
+        #: bodies that wait for an earlier method of their channel, and those that are not whole yet
+        self.waiting_bytes = 0
+        self.incomplete_bytes = 0
         self.frame_max = gateway.limits.frame_bytes
         self.channels: dict[int, Channel] = {}
         #: channels that we closed, until the client agrees
@@ -341,13 +343,8 @@ class Connection(asyncio.Protocol):
             self._write_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def write_content(self, channel: int, properties: Properties, body: bytes) -> None:
-        try:
-            pieces = framing.encode_content(channel, properties, body, self.frame_max)
-        except (TypeError, ValueError, OverflowError, UnicodeError) as fault:
-            log.info("%r: headers that AMQP does not have are left out: %s", self, fault)
-            pieces = framing.encode_content(channel, Properties(), body, self.frame_max)
-        self._pending += pieces
+    def write_content(self, channel: int, properties: bytes, body: bytes) -> None:
+        self._pending += framing.encode_content(channel, properties, body, self.frame_max)
         if not self._write_due:
             self._write_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -363,12 +360,14 @@ class Connection(asyncio.Protocol):
         """Read on, or no more for now: by what is not written to the cluster yet."""
         if self._transport is None or self._transport.is_closing() or not self._logged_in:
             return
-        full = self.session.writer.unconfirmed_bytes > self.gateway.limits.unconfirmed_bytes
+        full = self.session.full or self.waiting_bytes > self.gateway.limits.unconfirmed_bytes
         if full and self._reading:
             self._reading = False
+            self.session.paused.add(self)
             self._transport.pause_reading()
         elif not full and not self._reading:
             self._reading = True
+            self.session.paused.discard(self)
             self._transport.resume_reading()
 
     def queue_name(self, name: str) -> str:
@@ -452,6 +451,7 @@ class Connection(asyncio.Protocol):
         self.channels.clear()
         if not self._logged_in:
             return
+        self.session.paused.discard(self)
         for queue in [each for each in self.gateway.definitions.queues.values() if each.owner == self.id]:
             try:
                 await remove_queue(self.gateway, self.session, queue)

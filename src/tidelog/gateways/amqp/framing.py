@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pamqp import commands, exceptions, frame, header
+from pamqp import exceptions, frame, header
 from pamqp.base import Frame
 
 from tidelog.gateways.amqp.faults import FRAME_ERROR, SYNTAX_ERROR, ConnectionFault
@@ -23,6 +23,8 @@ FRAME_MIN, FRAME_MAX = 4_096, 131_072
 #: what a method or the properties of a message may take
 METHOD_BYTES_MAX = 32 << 10
 FRAME_OVERHEAD = 8
+#: of a header frame, besides the properties and their flags
+CONTENT_OVERHEAD = FRAME_OVERHEAD + 12 + 6
 _HEAD = struct.Struct(">BHI")
 _HEADER_FIXED = struct.Struct(">HHQ")
 _TAG = struct.Struct(">Q")
@@ -168,7 +170,9 @@ def encode_method(channel: int, method: Frame) -> bytes:
 
 def short(text: str) -> bytes:
     """A short string, cut to what one can be."""
-    data = text.encode("utf-8", "replace")[:255]
+    data = text.encode("utf-8", "replace")
+    if len(data) > 255:
+        data = data[:255].decode("utf-8", "ignore").encode()
     return bytes((len(data),)) + data
 
 
@@ -194,11 +198,9 @@ def encode_ack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
     return _HEAD.pack(METHOD, channel, len(payload)) + payload + _END_BYTE
 
 
-def encode_content(
-    channel: int, properties: commands.Basic.Properties, body: bytes, frame_max: int
-) -> list[bytes]:
-    """Header and body frames of a message."""
-    payload = _HEADER_FIXED.pack(_BASIC_CLASS, 0, len(body)) + properties.marshal()
+def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
+    """Header and body frames of a message; the properties are written already."""
+    payload = _HEADER_FIXED.pack(_BASIC_CLASS, 0, len(body)) + properties
     pieces = [_HEAD.pack(HEADER, channel, len(payload)), payload, _END_BYTE]
     room = frame_max - FRAME_OVERHEAD
     for start in range(0, len(body), room):

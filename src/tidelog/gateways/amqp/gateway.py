@@ -33,6 +33,15 @@ STOP_SECONDS_MAX = 8.0
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
+class OpenConnection(Protocol):
+    """A connection, as much as the gateway knows of it."""
+
+    def close(self) -> None: ...
+
+    def output_changed(self) -> None:
+        """There may be room again for what it sends."""
+
+
 class UserSession:
     """One user with one password: all his AMQP connections share it."""
 
@@ -44,10 +53,23 @@ class UserSession:
         self.writer = RecordWriter(self.access)
         self.readers: dict[str, QueueReader] = {}
         self.connections = 0
+        #: connections that are not read while too much is unconfirmed
+        self.paused: set[OpenConnection] = set()
         self._opening: dict[str, asyncio.Lock] = {}
 
     def __repr__(self) -> str:
         return f"<UserSession {self.user} connections={self.connections} readers={len(self.readers)}>"
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is on its way to the cluster that nothing more is read from the user's clients."""
+        return self.writer.unconfirmed_bytes > self.gateway.limits.unconfirmed_bytes
+
+    def written(self) -> None:
+        """Something was written: clients that were not read may go on."""
+        if self.paused and not self.full:
+            for connection in list(self.paused):
+                connection.output_changed()
 
     async def reader(self, queue: Queue) -> QueueReader:
         """The reader of a queue, in its share group by now; raises ClientFault."""
@@ -59,7 +81,12 @@ class UserSession:
             if reader is not None:
                 await self._close_reader(queue.name, reader)
             reader = QueueReader(
-                self.access, self.writer, queue, self.gateway.dead_letters.write, self.gateway.metrics
+                self.access,
+                self.writer,
+                queue,
+                self.gateway.dead_letters.write,
+                self.gateway.metrics,
+                self.gateway.limits.held_bytes,
             )
             try:
                 await reader.open()
@@ -94,12 +121,6 @@ class UserSession:
             await self.drop_reader(name)
         self.writer.close()
         self.access.close()
-
-
-class OpenConnection(Protocol):
-    """A connection, as much as the gateway knows of it."""
-
-    def close(self) -> None: ...
 
 
 class Gateway:

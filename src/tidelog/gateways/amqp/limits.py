@@ -16,6 +16,10 @@ class Limits:
     unconfirmed_bytes: int = 8 << 20
     #: deliveries that a consumer without a prefetch count may hold
     unlimited_prefetch: int = 500
+    #: bodies of one queue that one user holds here: above it no more are taken
+    held_bytes: int = 32 << 20
+    #: bodies of a connection that are not whole yet, as they were announced
+    incomplete_bytes: int = 8 << 20
     consumers_per_channel: int = 256
     unacknowledged_per_channel: int = 20_000
     #: methods that wait for an earlier one of their channel

@@ -13,6 +13,7 @@ Kafka client wrote comes out with its headers as text where they are UTF-8, else
 """
 
 import datetime
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +43,11 @@ _TEXT_PROPERTIES = (
 )
 _HEADER_OF = {name: "amqp." + name.replace("_", "-") for name in _TEXT_PROPERTIES}
 _PROPERTY_OF = {header: name for name, header in _HEADER_OF.items()}
-_TIMESTAMP_HEADER = "amqp.timestamp"
-_DELIVERY_MODE_HEADER = "amqp.delivery-mode"
+TIMESTAMP_HEADER = "amqp.timestamp"
+DELIVERY_MODE_HEADER = "amqp.delivery-mode"
 PRIORITY_MAX = 255
+#: larger tables are never published, and long ones take long to read
+TABLE_BYTES_MAX = 32 << 10
 TTL_MS_MAX = 2**31 - 1
 
 Properties = commands.Basic.Properties
@@ -81,9 +84,9 @@ def to_record(message: Message, now_ms: int, deliveries: int = 0) -> Record:
         if value:
             headers.append((_HEADER_OF[name], value.encode("utf-8", "surrogateescape")))
     if properties.timestamp is not None:
-        headers.append((_TIMESTAMP_HEADER, b"%d" % int(properties.timestamp.timestamp())))
+        headers.append((TIMESTAMP_HEADER, b"%d" % int(properties.timestamp.timestamp())))
     if properties.delivery_mode is not None:
-        headers.append((_DELIVERY_MODE_HEADER, b"%d" % properties.delivery_mode))
+        headers.append((DELIVERY_MODE_HEADER, b"%d" % properties.delivery_mode))
     if properties.expiration:
         headers.append((TTL_HEADER, b"%d" % ttl_ms(properties.expiration)))
     if properties.priority is not None:
@@ -122,14 +125,14 @@ def from_record(record: Record, topic: str) -> Message:
     for name, raw in record.headers:
         value = b"" if raw is None else raw
         if name in _PROPERTY_OF:
-            setattr(properties, _PROPERTY_OF[name], value.decode("utf-8", "replace")[:255])
+            setattr(properties, _PROPERTY_OF[name], value.decode("utf-8", "replace")[:255] or None)
         elif name == EXCHANGE_HEADER:
             exchange = value.decode("utf-8", "replace")
         elif name == ROUTING_KEY_HEADER:
             routing_key = value.decode("utf-8", "replace")
         elif name == TABLE_HEADER:
             headers.update(_table(value))
-        elif name in (TTL_HEADER, PRIORITY_HEADER, _TIMESTAMP_HEADER, _DELIVERY_MODE_HEADER):
+        elif name in (TTL_HEADER, PRIORITY_HEADER, TIMESTAMP_HEADER, DELIVERY_MODE_HEADER):
             _set_number(properties, name, value)
         elif name != DELIVERIES_HEADER:
             headers[name] = _text_or_bytes(value)
@@ -148,17 +151,24 @@ def _set_number(properties: Properties, name: str, value: bytes) -> None:
         properties.expiration = str(number)
     elif name == PRIORITY_HEADER:
         properties.priority = min(number, PRIORITY_MAX)
-    elif name == _DELIVERY_MODE_HEADER:
+    elif name == DELIVERY_MODE_HEADER:
         properties.delivery_mode = number if number in (1, 2) else None
     else:
         properties.timestamp = datetime.datetime.fromtimestamp(number, tz=datetime.UTC)
 
 
 def _table(value: bytes) -> Mapping[str, Any]:
+    return decode.field_table(value)[1] if whole_table(value) else {TABLE_HEADER: _text_or_bytes(value)}
+
+
+def whole_table(value: bytes) -> bool:
+    """Whether the bytes are an AMQP table and nothing else: other clients may write the header, too."""
+    if len(value) > TABLE_BYTES_MAX:
+        return False
     try:
-        return decode.field_table(value)[1]
-    except (ValueError, KeyError, IndexError, OverflowError, RecursionError):
-        return {TABLE_HEADER: value}
+        return decode.field_table(value)[0] == len(value)
+    except (ValueError, KeyError, IndexError, OverflowError, OSError, RecursionError, struct.error):
+        return False
 
 
 def _text_or_bytes(value: bytes) -> str | bytes:

@@ -88,6 +88,12 @@ class Delivery:
     def record(self) -> Record:
         return self.acquired.record
 
+    def sent(self) -> None:
+        """The client has it: its body is needed no more, unless it may become a dead letter."""
+        if self.reader.queue.dead_letter_exchange is None:
+            self.reader.held_bytes -= body_bytes(self.acquired.record)
+            self.acquired = self.acquired._replace(record=self.acquired.record._replace(value=None))
+
     def settle(self, kind: int) -> None:
         """Acknowledged, requeued or rejected; what comes later is passed over."""
         if not self.settled:
@@ -105,12 +111,14 @@ class QueueReader:
         queue: Queue,
         dead_letters: DeadLetters,
         metrics: Metrics,
+        held_bytes_max: int,
     ) -> None:
         self.access = access
         self.writer = writer
         self.queue = queue
         self._dead_letters = dead_letters
         self._metrics = metrics
+        self._held_bytes_max = held_bytes_max
         self.member = ShareMember(access, queue.group, queue.topic, self)
         self.consumers: deque[Consumer] = deque()
         self.getters: deque[asyncio.Future[Delivery]] = deque()
@@ -118,6 +126,8 @@ class QueueReader:
         self._ahead: list[tuple[int, int, Delivery]] = []
         self._arrivals = itertools.count()
         self._out = 0
+        #: bodies of the records that are here
+        self.held_bytes = 0
         self._generations: dict[int, int] = {}
         #: by partition and offset, how many deliveries nobody saw
         self._unseen: dict[tuple[int, int], int] = {}
@@ -222,6 +232,8 @@ class QueueReader:
         wanted = sum(consumer.room() for consumer in self.consumers) + len(self.getters)
         if wanted and self.queue.priorities:
             wanted += LOOK_AHEAD
+        if self.held_bytes > self._held_bytes_max:
+            return 0
         return min(wanted - len(self._ahead), LOCKED_MAX - self.locked)
 
     def wait_ms(self) -> int | None:
@@ -236,6 +248,7 @@ class QueueReader:
             unseen = self._unseen.pop((each.partition, each.record.offset), 0)
             deliveries = max(1, carried + each.delivery_count - unseen)
             delivery = Delivery(self, each, deliveries, self._generations.get(each.partition, 0))
+            self.held_bytes += body_bytes(each.record)
             limit = self.queue.delivery_limit
             expires_ms = expires_at_ms(each.record, self.queue.ttl_ms)
             if expires_ms is not None and expires_ms <= now_ms:
@@ -254,6 +267,9 @@ class QueueReader:
         gone = set(partitions)
         for partition in gone:
             self._generations[partition] = self._generations.get(partition, 0) + 1
+        for _, _, delivery in self._ahead:
+            if delivery.acquired.partition in gone:
+                self.held_bytes -= body_bytes(delivery.record)
         self._ahead = [row for row in self._ahead if row[2].acquired.partition not in gone]
         heapq.heapify(self._ahead)
 
@@ -308,6 +324,7 @@ class QueueReader:
 
     def _give_back(self, delivery: Delivery) -> None:
         acquired = delivery.acquired
+        self.held_bytes -= body_bytes(acquired.record)
         place = (acquired.partition, acquired.record.offset)
         if len(self._unseen) < _REMEMBERED_MAX:
             carried = number_header(acquired.record, DELIVERIES_HEADER) or 0
@@ -325,7 +342,11 @@ class QueueReader:
     def settle(self, delivery: Delivery, kind: int) -> None:
         self._out -= 1
         partition, record, _ = delivery.acquired
+        if kind != REJECT:
+            self.held_bytes -= body_bytes(record)
         if delivery.generation != self._generations.get(partition, 0) and kind != ACCEPT:
+            if kind == REJECT:
+                self.held_bytes -= body_bytes(record)
             return  # somebody else has it by now
         if kind == REJECT:
             self._discard(delivery, REJECTED)
@@ -336,6 +357,7 @@ class QueueReader:
     def _discard(self, delivery: Delivery, reason: str) -> None:
         """To the dead letters, then away."""
         partition, record, _ = delivery.acquired
+        self.held_bytes -= body_bytes(record)
         self._metrics.expired += reason == EXPIRED
         if self.queue.dead_letter_exchange is None:
             # Rejected is what a share group may have dead letters of its own for.
@@ -352,6 +374,7 @@ class QueueReader:
     def _renew(self, delivery: Delivery) -> None:
         """Write the record anew before the share group gives it up."""
         partition, record, _ = delivery.acquired
+        self.held_bytes -= body_bytes(record)
         headers = tuple(row for row in record.headers if row[0] != DELIVERIES_HEADER)
         count = (DELIVERIES_HEADER, b"%d" % (delivery.deliveries - 1))
 
@@ -360,3 +383,7 @@ class QueueReader:
             self.member.acknowledge(partition, record.offset, kind)
 
         self.writer.write(self.queue.topic, record._replace(headers=(*headers, count)), written)
+
+
+def body_bytes(record: Record) -> int:
+    return len(record.value or b"")
