@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills \
 	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
 
 help: ## Show this list
@@ -87,6 +87,9 @@ registry-kills: $(STAMP) ## Schema registries killed and paused while 20 clients
 
 iceberg-kills: $(STAMP) ## A topic into an Iceberg table while the pipeline is killed 30 times, another writer commits and the schema changes
 	@$(BIN)/python -m tests.chaos.iceberg_kills --records 100000 --kills 30
+
+mqtt-kills: $(STAMP) ## MQTT with QoS 1 and 2 while gateway and broker are killed: nothing lost, QoS 2 nothing twice (about 5 minutes)
+	@$(BIN)/python -m tests.chaos.mqtt_kills --seconds 240 --seed $(or $(SEED),1)
 
 chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then every fault, on both stores (50 minutes)
 	@tests/conformance/setup

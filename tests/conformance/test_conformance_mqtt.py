@@ -1,5 +1,7 @@
 """The MQTT gateway with paho-mqtt, in both versions, against a real broker; each test has its own topics."""
 
+import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.conformance.drivers.contract import new_name
-from tests.support.mqtt_client import V5, V311, MqttClient
+from tests.support.mqtt_client import SECONDS_MAX, V5, V311, MqttClient
 from tests.support.mqtt_process import MqttProcess
 
 pytestmark = pytest.mark.xdist_group("mqtt")
@@ -75,7 +77,8 @@ def test_a_session_that_lasts_gets_what_it_missed(gateway: MqttProcess, version:
         client.expect_no_more(count, 0.3)
 
 
-def test_a_session_lives_on_in_a_gateway_that_starts_again(bootstrap: str, version: int) -> None:
+def test_a_session_lives_on_in_a_gateway_that_starts_again(bootstrap: str) -> None:
+    version = V311
     root, name = new_name("restarted"), new_name("client")
     again = {"version": version, "clean": False, "expiry_seconds": 600}
     options = ("--topic", new_name("mqtt"))
@@ -111,9 +114,8 @@ def test_the_will_of_a_client_that_vanishes(gateway: MqttProcess, version: int) 
         watcher.expect_no_more(1, 0.3)
 
 
-def test_a_session_is_taken_over_within_and_across_gateways(
-    gateway: MqttProcess, bootstrap: str, version: int
-) -> None:
+def test_a_session_is_taken_over_across_gateways(gateway: MqttProcess, bootstrap: str) -> None:
+    version = V5
     name, root = new_name("client"), new_name("moving")
     again = {"version": version, "clean": False, "expiry_seconds": 600}
     topic = gateway._command[gateway._command.index("--topic") + 1]
@@ -181,3 +183,46 @@ def test_kafka_clients_and_mqtt_clients_meet_at_a_topic(gateway: MqttProcess, bo
     consumer.close()
     assert found.key() == f"{name}/a".encode()
     assert ("mqtt-client", b"sensor") in (found.headers() or [])
+
+
+def test_a_shared_subscription_hands_each_message_to_one(gateway: MqttProcess, version: int) -> None:
+    root, name = new_name("shared"), new_name("workers")
+    texts = [b"%d" % number for number in range(30)]
+    workers = [MqttClient(gateway.port, version=version).connect() for _ in range(2)]
+    with MqttClient(gateway.port, version=version) as publisher:
+        publisher.publish(f"{root}/a", b"before", 1)
+        for worker in workers:
+            assert worker.subscribe(f"$share/{name}/{root}/#", qos=1) == [1]
+        for text in texts:
+            publisher.publish(f"{root}/a", text, 1)
+        publisher.publish("elsewhere", b"not covered", 1)
+
+    def came() -> list[bytes]:
+        return sorted(bytes(m.payload) for worker in workers for m in worker.messages)
+
+    deadline = time.monotonic() + SECONDS_MAX
+    while len(came()) < len(texts) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert came() == sorted(texts)
+    workers[0].close()
+    with MqttClient(gateway.port, version=version) as publisher:
+        publisher.publish(f"{root}/a", b"for the other", 1)
+    workers[1].wait(lambda: any(m.payload == b"for the other" for m in workers[1].messages), "the last one")
+    workers[1].close()
+
+
+def test_web_sockets(bootstrap: str) -> None:
+    topic = new_name("web")
+    options = ("--ws-port", "0", "--metrics-port", "0", "--topic", new_name("mqtt"))
+    with MqttProcess(bootstrap, options=options, name=new_name("gateway")) as running:
+        with (
+            MqttClient(running.ports["ws"], transport="websockets") as web,
+            MqttClient(running.port) as plain,
+        ):
+            web.subscribe(topic, qos=1)
+            plain.publish(topic, b"x" * 100_000, 1)
+            web.publish(topic, b"y", 2)
+            assert sorted(web.expect(2)) == [(topic, b"x" * 100_000), (topic, b"y")]
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.ports['http']}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        assert 'tidelog_mqtt_messages_received_total{qos="1"} 1' in text

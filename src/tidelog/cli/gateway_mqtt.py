@@ -151,6 +151,7 @@ def mqtt(
         threading.Thread(target=_exit_with_stdin, daemon=True).start()
     settings = GatewaySettings(
         {**connection.properties, "bootstrap.servers": connection.bootstrap},
+        connection.client_settings(),
         name or f"{socket.gethostname()}-{port or os.getpid()}",
         topic_map,
     )

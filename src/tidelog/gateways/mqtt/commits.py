@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tidelog.gateways.mqtt.feed import place
 from tidelog.gateways.mqtt.messages import Outgoing
 from tidelog.gateways.mqtt.session import Session
 
@@ -61,10 +62,13 @@ class Commits:
         name: str,
         sessions_topic: str,
         snapshot: Snapshot,
+        ends: dict[tuple[str, int], int],
         on_fenced: Callable[[], None],
     ) -> None:
         self._topic = sessions_topic
         self._snapshot = snapshot
+        #: behind what was written, for who subscribes now
+        self._acknowledged = ends
         self._on_fenced = on_fenced
         self._producer = Producer(
             {
@@ -180,8 +184,15 @@ class Commits:
         """None when all is written; else what was refused, and nothing is written."""
         refused: dict[int, KafkaError] = {}
 
-        def report(index: int, error: KafkaError | None, _: "Record") -> None:
-            if error is not None and error.code() not in _PURGED and not error.retriable():
+        written: dict[tuple[str, int], int] = {}
+
+        def report(index: int, error: KafkaError | None, record: "Record") -> None:
+            if error is None and index >= 0:
+                partition, offset = place(record)
+                written[partition] = offset + 1
+            elif error is None:
+                return
+            elif error is not None and error.code() not in _PURGED and not error.retriable():
                 refused[index] = error
 
         producer = self._producer
@@ -201,6 +212,7 @@ class Commits:
             producer.flush(STEP_SECONDS_MAX)
             if not refused:
                 self._repeat(producer.commit_transaction)
+                self._acknowledged.update(written)
                 return None
         except KafkaException as fault:
             self._look(fault.args[0])

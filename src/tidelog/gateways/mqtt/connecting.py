@@ -109,6 +109,7 @@ class Connecting:
         if present:
             connection.send_unfinished(session)
         gateway.deliveries.attach(session, connection)
+        gateway.rejoin(session, connection)
         connection.pump()
 
     def _take_over(self, before: "Connection", packet: Connect) -> None:

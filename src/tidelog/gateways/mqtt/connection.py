@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LINGER_SECONDS = 2.0
+
 #: what 3.1.1 says to a CONNECT, for reasons of 5
 _OLD_REASONS = {
     Reason.UNSUPPORTED_PROTOCOL_VERSION: 1,
@@ -414,7 +416,20 @@ class Connection(asyncio.Protocol):
                 self.send(Connack(False, reason))
         elif self.version >= V5:
             self.send(Disconnect(fault.reason, {Property.REASON_STRING: str(fault)}))
-        self.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close so that the client can read why: with what it still sends, a closed socket would be reset."""
+        transport = self._transport
+        if self.closed or transport is None or not transport.can_write_eof():
+            self.close()
+            return
+        self._flush()
+        self.closed = True
+        self._waiting.clear()
+        transport.write_eof()
+        self.gateway.lost(self)
+        self.gateway.loop.call_later(LINGER_SECONDS, transport.abort)
 
     def take_away(self, reason: Reason) -> None:
         """Close because of what happened elsewhere."""

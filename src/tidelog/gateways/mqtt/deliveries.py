@@ -105,7 +105,7 @@ class Deliveries:
             partition, offset = place(record)
             topic, number = partition
             tree = self._trees.get(topic)
-            if tree is not None and len(tree) and (message := self._message(record)) is not None:
+            if tree is not None and len(tree) and (message := self.read_message(record)) is not None:
                 found: dict[Session, list[Subscription]] = {}
                 for session, subscription in tree.match(message.topic):
                     if session.live and offset >= max(
@@ -122,7 +122,8 @@ class Deliveries:
         for link in touched.values():
             link.pump()
 
-    def _message(self, record: "Record") -> Message | None:
+    def read_message(self, record: "Record") -> Message | None:
+        """A record as a message; None where its MQTT topic is not known."""
         key = record.key()
         name = None
         if key is not None:
@@ -219,7 +220,7 @@ class Deliveries:
         packet_id = session.resume.pop(origin, None)
         if packet_id is None and offset < session.next_offsets.get(partition, offset):
             return
-        message = self._message(record)
+        message = self.read_message(record)
         if packet_id is not None:
             found = session.in_flight.get(packet_id)
             if found is not None and message is not None:

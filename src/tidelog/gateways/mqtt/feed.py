@@ -91,11 +91,15 @@ class Feed:
         properties: Mapping[str, Any],
         ends: TopicEnds,
         arrived: Arrived,
+        acknowledged: Mapping[Partition, int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.positions: dict[Partition, int] = {}
         self._ends = ends
         self._arrived = arrived
+        #: behind what this gateway itself has written
+        self._acknowledged = acknowledged
+        self._followed: set[str] = set()
         self._loop = loop
         self._consumer = Consumer(consumer_properties(properties))
         self._new: queue.SimpleQueue[list[TopicPartition]] = queue.SimpleQueue()
@@ -108,8 +112,21 @@ class Feed:
         return f"<Feed partitions={len(self.positions)}>"
 
     async def follow(self, topics: Iterable[str]) -> dict[Partition, int]:
-        """Have these topics read from now on; where they end now. Raises KafkaException."""
-        ends = await self._ends.ask(topics)
+        """Have these topics read from now on; where that begins. Raises KafkaException.
+
+        Of topics that are read already nobody is asked: what was acknowledged to a client of this gateway is
+        before, what another gateway wrote a moment ago may come after.
+        """
+        wanted = set(topics)
+        known = {
+            partition: max(position, self._acknowledged.get(partition, 0))
+            for partition, position in self.positions.items()
+            if partition[0] in wanted and partition[0] in self._followed
+        }
+        if wanted <= self._followed:
+            return known
+        ends = known | await self._ends.ask(wanted - self._followed)
+        self._followed |= wanted
         new = [partition for partition in ends if partition not in self.positions]
         for partition in new:
             self.positions[partition] = ends[partition]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from confluent_kafka import KafkaError
 
+from tidelog.client.client_settings import ClientSettings
 from tidelog.gateways.mqtt import messages
 from tidelog.gateways.mqtt.access import WRITE, Access, Caller
 from tidelog.gateways.mqtt.catch_up import CatchUp
@@ -25,6 +26,7 @@ from tidelog.gateways.mqtt.connection import Connection
 from tidelog.gateways.mqtt.deliveries import Deliveries
 from tidelog.gateways.mqtt.faults import PacketFault, ProtocolViolation, Reason
 from tidelog.gateways.mqtt.feed import Feed, TopicEnds
+from tidelog.gateways.mqtt.filters import read_share
 from tidelog.gateways.mqtt.limits import Limits
 from tidelog.gateways.mqtt.mapping import TopicMap
 from tidelog.gateways.mqtt.messages import Headers, Message, Outgoing
@@ -35,6 +37,7 @@ from tidelog.gateways.mqtt.publisher import Publisher
 from tidelog.gateways.mqtt.retained import Retained
 from tidelog.gateways.mqtt.session import Session
 from tidelog.gateways.mqtt.sessions import Sessions
+from tidelog.gateways.mqtt.share_feed import Shares
 from tidelog.gateways.mqtt.state_log import COMPACTED, StateLog, create_topics
 from tidelog.gateways.mqtt.subscribing import Subscribing
 
@@ -60,6 +63,8 @@ class GatewaySettings:
 
     #: of confluent-kafka, with bootstrap.servers
     properties: Mapping[str, Any] = field(repr=False)
+    #: the same for our own client
+    client: ClientSettings
     name: str
     topic_map: TopicMap
     limits: Limits = field(default_factory=Limits)
@@ -103,12 +108,17 @@ class Gateway:
         )
         self.sessions.positions = lambda: self.deliveries.positions
         self.sessions.on_lost = self._session_lost
-        self.commits = Commits(
-            properties, settings.name, settings.sessions_topic, self.sessions.snapshot, on_fenced
-        )
         self.publisher = Publisher(properties, self.loop)
+        self.commits = Commits(
+            properties,
+            settings.name,
+            settings.sessions_topic,
+            self.sessions.snapshot,
+            self.publisher.ends,
+            on_fenced,
+        )
         self.ends = TopicEnds(properties, executor)
-        self.feed = Feed(properties, self.ends, self.deliveries.arrived, self.loop)
+        self.feed = Feed(properties, self.ends, self.deliveries.arrived, self.publisher.ends, self.loop)
         self.catch_up = CatchUp(properties, self.loop)
         self.state_log = StateLog(
             properties, (settings.sessions_topic, settings.retained_topic), self._apply, self.loop
@@ -122,7 +132,8 @@ class Gateway:
         #: QoS 2 on its way into the log: who waits for it
         self._receiving: dict[tuple[Session, int], list[Callable[[KafkaError | None], None]]] = {}
         self._connecting = Connecting(self)
-        self._subscribing = Subscribing(self)
+        self._shares = Shares(properties, settings.client, self.deliveries.read_message, self.loop, executor)
+        self._subscribing = Subscribing(self, self._shares)
         self._ticker: asyncio.Task[None] | None = None
         self._ticks = 0
         self.stopping = False
@@ -160,6 +171,7 @@ class Gateway:
         for connection in list(self.connections):
             connection.take_away(Reason.SERVER_SHUTTING_DOWN)
             self.lost(connection)
+        self._shares.close()
         for session in self._dirty:
             self.commits.save(session)
         try:
@@ -218,6 +230,13 @@ class Gateway:
     def resubscribe(self, session: Session, caller: Caller) -> Awaitable[None]:
         return self._subscribing.resubscribe(session, caller)
 
+    def rejoin(self, session: Session, connection: Connection) -> None:
+        """Shared subscriptions of a session that goes on."""
+        for text, subscription in session.subscriptions.items():
+            share = read_share(text)
+            if share is not None and subscription.topics:
+                self._shares.join(share, session, connection, subscription)
+
     def lost(self, connection: Connection) -> None:
         """A connection is gone, or is as good as gone; may be called again."""
         self.connections.discard(connection)
@@ -226,7 +245,7 @@ class Gateway:
             return
         del self.connected[session.client_id]
         self.deliveries.detach(session, connection)
-        self._subscribing.left(session)
+        self._shares.leave(session)
         if self.sessions.ours.get(session.client_id) is session:
             self._disconnected(session)
 
@@ -254,7 +273,7 @@ class Gateway:
         if connection is not None:
             self.metrics.takeovers += 1
             self.deliveries.detach(session, connection)
-            self._subscribing.left(session)
+            self._shares.leave(session)
             connection.take_away(Reason.SESSION_TAKEN_OVER)
 
     # Sessions
@@ -509,6 +528,7 @@ class Gateway:
             "clients": ("Clients connected.", len(self.connected)),
             "sessions": ("Sessions of all gateways.", len(self.sessions)),
             "sessions_held": ("Sessions of this gateway.", len(self.sessions.ours)),
+            "shared_subscriptions": ("Shared subscriptions with a client here.", len(self._shares)),
             "subscriptions": ("Subscriptions of connected clients.", self.deliveries.subscriptions),
             "retained_messages": ("Retained messages.", self.retained.count),
             "retained_bytes": ("Their size.", self.retained.size_bytes),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, Producer
 
 from tidelog.gateways.mqtt.messages import Outgoing
+from tidelog.gateways.mqtt.session import Partition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message as Record
@@ -49,7 +50,9 @@ class Publisher:
         )
         self.outstanding_bytes = 0
         self._waiting: list[Callable[[], None]] = []
-        self._reports: deque[tuple[Done | None, int, int, KafkaError | None]] = deque()
+        self._reports: deque[tuple[Done | None, int, Partition | None, int, KafkaError | None]] = deque()
+        #: behind the newest records that were acknowledged
+        self.ends: dict[Partition, int] = {}
         self._scheduled = False
         self._closing = False
         self._thread = threading.Thread(target=self._poll, name="mqtt-publisher", daemon=True)
@@ -80,8 +83,11 @@ class Publisher:
 
     def _delivered(self, done: Done | None, size: int, error: KafkaError | None, record: "Record") -> None:
         """In the polling thread."""
-        offset = record.offset()
-        self._reports.append((done, size, -1 if offset is None else offset, error))
+        place = None
+        offset, topic, number = record.offset(), record.topic(), record.partition()
+        if offset is not None and topic is not None and number is not None:
+            place = (topic, number)
+        self._reports.append((done, size, place, -1 if offset is None else offset, error))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._report)
@@ -90,8 +96,10 @@ class Publisher:
         self._scheduled = False  # before the queue is emptied: what comes later schedules anew
         reports = self._reports
         while reports:
-            done, size, offset, error = reports.popleft()
+            done, size, place, offset, error = reports.popleft()
             self.outstanding_bytes -= size
+            if place is not None and error is None and offset >= self.ends.get(place, 0):
+                self.ends[place] = offset + 1
             if done is not None:
                 done(offset, error)
             elif error is not None:
