@@ -8,7 +8,7 @@ from tidelog.model.identifiers import INTERNAL_TOPICS, topic_name_fault
 from tidelog.model.setting_rows import DAY_MS, INT64_MAX, SettingType, SettingValue
 from tidelog.model.setting_rows import topic_setting as _topic
 
-_STRING, _LONG = SettingType.STRING, SettingType.LONG
+_BOOLEAN, _STRING, _LONG = SettingType.BOOLEAN, SettingType.STRING, SettingType.LONG
 
 DELIVERY_SETTINGS = (
     _topic(
@@ -24,6 +24,24 @@ DELIVERY_SETTINGS = (
     _topic(
         "tidelog.delay.target", _STRING, "",
         "The topic that gets each record of this one when it is due; where it is empty, nothing is delayed.",
+    ),
+    _topic(
+        "tidelog.priority.ageing.ms", _LONG, 10_000,
+        "After how long a record of a topic with tidelog.priority.enable counts as one priority higher.",
+        minimum=1, maximum=INT64_MAX,
+    ),
+    _topic(
+        "tidelog.priority.enable", _BOOLEAN, False,
+        "Whether share groups get records of a higher priority first (header tidelog-priority, 0 to 9).",
+    ),
+    _topic(
+        "tidelog.ttl.enable", _BOOLEAN, False,
+        "Whether records expire: share groups do not get them any more (header tidelog-ttl-ms).",
+    ),
+    _topic(
+        "tidelog.ttl.ms", _LONG, -1,
+        "How long after its timestamp a record expires that does not say when; -1 is never.",
+        minimum=-1, maximum=INT64_MAX,
     ),
 )  # fmt: skip
 

@@ -41,6 +41,10 @@ class LogConfig:
     tidelog_delay_target: str = ""
     tidelog_delay_ms: int = 0
     tidelog_delay_max_ms: int = 31_536_000_000
+    tidelog_priority_ageing_ms: int = 10_000
+    tidelog_priority_enable: bool = False
+    tidelog_ttl_enable: bool = False
+    tidelog_ttl_ms: int = UNLIMITED
 
     @property
     def compacted(self) -> bool:

@@ -3,10 +3,12 @@
     tidelog-deliver-at    when it is due: milliseconds since 1970, or a time as RFC 3339 writes it
     tidelog-delay-ms      how long after its timestamp it is due
     tidelog-cancel        it is not delivered; it cancels what waits with its key (any value)
+    tidelog-ttl-ms        how long after its timestamp it expires
+    tidelog-priority      0 to 9, the highest first; 4 without it
 
-A record has at most one of them, once. Without one it is due after the delay of its topic; a tombstone (a key
-and no value) then cancels as `tidelog-cancel` does. Batches of topics that did not opt in are never looked
-into.
+A record has at most one of the first three, once. Without one it is due after the delay of its topic; a
+tombstone (a key and no value) then cancels as `tidelog-cancel` does. Batches of topics that did not opt in
+are never looked into.
 """
 
 import re
@@ -19,6 +21,9 @@ from tidelog.records.record import Record
 DELIVER_AT = "tidelog-deliver-at"
 DELAY_MS = "tidelog-delay-ms"
 CANCEL = "tidelog-cancel"
+TTL_MS = "tidelog-ttl-ms"
+PRIORITY = "tidelog-priority"
+PRIORITY_DEFAULT = 4
 
 _DELIVERY = (DELIVER_AT, DELAY_MS, CANCEL)
 _NUMBER = re.compile(r"[0-9]{1,19}")
@@ -74,6 +79,43 @@ def due_fault(record: Record, delay_ms: int, latest_ms: int) -> str | None:
         return str(fault)
     if due_ms is not None and due_ms > latest_ms:
         return f"It is due at {due_ms}, and tidelog.delay.max.ms ends at {latest_ms}."
+    return None
+
+
+def expiry_of(record: Record, ttl_ms: int) -> int | None:
+    """When a record expires, None if never; `ttl_ms` is its topic's, -1 for never. Raises `BadHeader`."""
+    given = [value for name, value in record.headers if name == TTL_MS] if record.headers else []
+    if len(given) > 1:
+        raise BadHeader(f"It has {TTL_MS} more than once.")
+    if given:
+        ttl_ms = _number(TTL_MS, given[0])
+        if record.timestamp_ms == NO_TIMESTAMP:
+            raise BadHeader("A time to live begins with the timestamp of the record, and it has none.")
+    if ttl_ms < 0 or record.timestamp_ms == NO_TIMESTAMP:
+        return None
+    return min(INT64_MAX, record.timestamp_ms + ttl_ms)
+
+
+def priority_of(record: Record) -> int:
+    """The priority of a record. Raises `BadHeader`."""
+    given = [value for name, value in record.headers if name == PRIORITY] if record.headers else []
+    if not given:
+        return PRIORITY_DEFAULT
+    text = _text(PRIORITY, given[0])
+    if len(given) > 1 or len(text) != 1 or text not in "0123456789":
+        raise BadHeader(f"{PRIORITY} must be one digit, 0 to 9, and there once; not {text!r}.")
+    return int(text)
+
+
+def lifetime_fault(record: Record, *, expires: bool, has_priority: bool) -> str | None:
+    """What is wrong with the other headers of a record, where its topic obeys them."""
+    try:
+        if expires:
+            expiry_of(record, -1)
+        if has_priority:
+            priority_of(record)
+    except BadHeader as fault:
+        return str(fault)
     return None
 
 

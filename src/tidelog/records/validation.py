@@ -11,13 +11,13 @@ same refusal for the same fault:
     count, offsets, control batch, sequence      INVALID_RECORD
     timestamp out of bounds, or not its own      INVALID_TIMESTAMP, naming the records
     no key on a compacted topic                  INVALID_RECORD, naming the records
-    headers that say when, on a delay topic      INVALID_RECORD, naming the records
+    headers that say when, where topics obey     INVALID_RECORD, naming the records
     malformed records, when they are walked      INVALID_RECORD
     too large when decompressed                  MESSAGE_TOO_LARGE
 
 Deliberate differences to Kafka:
 - Kafka walks the records of every batch. Here they are walked, and decompressed, only when a rule needs it:
-  a compacted topic, a topic with `tidelog.delay.target`, a `message.timestamp.before.max.ms`, another codec,
+  a compacted topic, a topic that obeys delivery headers, a `message.timestamp.before.max.ms`, another codec,
   a largest timestamp above the bound, or `walk_always`. Otherwise the header's count and largest timestamp
   are believed.
 - Bytes after the batch are refused, not cut off. Offset deltas with gaps are refused, not renumbered.
@@ -54,7 +54,7 @@ from tidelog.records.builder import assemble
 from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
-from tidelog.records.delivery_headers import due_fault
+from tidelog.records.delivery_headers import due_fault, lifetime_fault
 from tidelog.records.plain_records import timestamps_of
 from tidelog.records.record import (
     DECOMPRESSED_BYTES_MAX,
@@ -115,7 +115,12 @@ class ProduceRules:
     delays: bool = False
     delay_ms: int = 0
     delay_max_ms: int = INT64_MAX
-    # Whether a rule needs every batch walked; derived from the others.
+    #: whether records may expire, and whether they have priorities
+    expires: bool = False
+    has_priority: bool = False
+    # Whether headers say when and how a record is delivered; derived from the others.
+    obeys_headers: bool = field(init=False)
+    # Whether a rule needs every batch walked; derived too.
     walks: bool = field(init=False)
     # More records than this cannot be in a batch, however well compressed; derived too. What a batch claims
     # is believed where its records are not looked at, and every record takes an offset.
@@ -124,7 +129,9 @@ class ProduceRules:
     def __post_init__(self) -> None:
         object.__setattr__(self, "records_max", self.decompressed_bytes_max // RECORD_SIZE_MIN)
         bounded_before = self.before_max_ms != INT64_MAX and not self.log_append_time
-        object.__setattr__(self, "walks", self.walk_always or self.compacted or self.delays or bounded_before)
+        object.__setattr__(self, "obeys_headers", self.delays or self.expires or self.has_priority)
+        walks = self.walk_always or self.compacted or self.obeys_headers
+        object.__setattr__(self, "walks", walks or bounded_before)
 
     @classmethod
     @lru_cache(maxsize=256)  # the partitions of a topic share them
@@ -153,6 +160,8 @@ class ProduceRules:
             delays=bool(config.tidelog_delay_target),
             delay_ms=config.tidelog_delay_ms,
             delay_max_ms=config.tidelog_delay_max_ms,
+            expires=config.tidelog_ttl_enable,
+            has_priority=config.tidelog_priority_enable,
         )
 
 
@@ -451,7 +460,11 @@ def _delivery_fault(record: Record, rules: ProduceRules, now_ms: int) -> str | N
     """What is wrong with what a record says of its delivery."""
     if rules.log_append_time:
         record = record._replace(timestamp_ms=now_ms)
-    return due_fault(record, rules.delay_ms, now_ms + rules.delay_max_ms)
+    if rules.delays:
+        fault = due_fault(record, rules.delay_ms, now_ms + rules.delay_max_ms)
+        if fault is not None:
+            return fault
+    return lifetime_fault(record, expires=rules.expires, has_priority=rules.has_priority)
 
 
 def _walk(
@@ -490,7 +503,7 @@ def _walk(
         timestamp_ms = record.timestamp_ms
         if timestamp_ms > max_timestamp_ms:
             max_timestamp_ms = timestamp_ms
-        if rules.delays and (delivery_fault := _delivery_fault(record, rules, now_ms)) is not None:
+        if rules.obeys_headers and (delivery_fault := _delivery_fault(record, rules, now_ms)) is not None:
             fault = delivery_fault
         elif compacted and record.key is None:
             fault = "A compacted topic cannot accept a record without a key."

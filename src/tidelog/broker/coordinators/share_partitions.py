@@ -12,12 +12,14 @@ for may be answered at once.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from tidelog.broker.coordinators.dead_letter_writer import DeadLetterWriter
 from tidelog.broker.coordinators.share_group_settings import share_partition_settings
 from tidelog.broker.coordinators.share_persister import SharePersister
+from tidelog.broker.coordinators.share_priorities import WINDOW_BYTES, WINDOW_RECORDS, look, looks_into
 from tidelog.broker.coordinators.share_reading import SharedRead, read_shared, readable_bytes
 from tidelog.broker.coordinators.share_state_requests import StateAnswer
 from tidelog.broker.metadata.metadata import Metadata
@@ -243,11 +245,12 @@ class SharePartitions:
             if not machine.may_acquire or shared.running:
                 break
             offset = machine.next_fetch_offset
+            prioritized = shared.partition.config.tidelog_priority_enable
             read = read_shared(
                 shared.partition,
                 offset,
-                records_max,
-                bytes_max,
+                max(records_max, WINDOW_RECORDS) if prioritized else records_max,
+                max(bytes_max, WINDOW_BYTES) if prioritized else bytes_max,
                 read_committed=machine.settings.read_committed,
             )
             if not read.batches:
@@ -255,7 +258,7 @@ class SharePartitions:
             acquired = self._acquire(shared, member_id, records_max, batch_size, mode, read)
             if acquired:
                 ranges = [OffsetRange(each["first_offset"], each["last_offset"]) for each in acquired]
-                return acquired, read.records(ranges)
+                return acquired, read.only(ranges) if prioritized else read.records(ranges)
             if machine.next_fetch_offset <= offset:
                 break
         return [], []
@@ -281,6 +284,9 @@ class SharePartitions:
             mode,
             read.aborted,
         )
+        if looks_into(shared.partition.config):
+            looked = look(shared.partition, read, self._clock.now_ms())
+            command = replace(command, expired=looked.expired, preferred=looked.preferred)
         self._step(shared, command)
         if found:
             deliveries = self.counts_of(shared.machine.key.group_id).deliveries

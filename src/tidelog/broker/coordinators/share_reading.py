@@ -52,6 +52,14 @@ class SharedRead(NamedTuple):
             if header.last_offset >= first and header.base_offset <= last
         ]
 
+    def only(self, acquired: Sequence[OffsetRange]) -> list[memoryview]:
+        """The batches that have something that was acquired, in whatever order that was."""
+        return [
+            data
+            for header, data in self.batches
+            if any(header.last_offset >= each.first and header.base_offset <= each.last for each in acquired)
+        ]
+
 
 def readable_bytes(partition: Partition, offset: int, wanted_bytes: int, *, read_committed: bool) -> int:
     """How much there is from an offset on; where a segment ends before, at least what is wanted."""
