@@ -95,6 +95,9 @@ def test_what_nobody_can_know_is_a_note_and_not_a_refusal() -> None:
     assert found == Findings(notes=("only Spark can check step after, step last, step files",))
     adding = RunSettings("plan", spark={"spark.sql.extensions": "com.example.More"})
     assert check_statements(adding, (ORDERS, sql("SELECT f() FROM x"))).problems == ()
+    for package, told in (("org.apache.hadoop:hadoop-aws:3.5.0", 1), ("com.example:more:1", 0)):
+        store = RunSettings("plan", spark={"spark.jars.packages": package})
+        assert len(check_statements(store, (ORDERS, sql("SELECT f() FROM x"))).problems) == told
     strict = RunSettings("plan", spark={"spark.sql.ansi.enabled": "false"})
     wanted = sql("SELECT concat(1, true) + DATE'2020-01-01' FROM orders")
     assert len(sentences(ORDERS, wanted)) == 1 and len(sentences(ORDERS, wanted, run=strict)) == 1

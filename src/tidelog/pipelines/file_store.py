@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+#: of Hadoop's file systems: what is written appears when its stream is closed, not at all when it is aborted
+_ABORTABLE = "fs.capability.outputstream.abortable"
+
 
 class StoredFile(NamedTuple):
     """A file below a folder: its path from there, and its size."""
@@ -84,7 +87,11 @@ class LocalFiles:
 
 class HadoopFiles:
     """A file system that Spark knows by the beginning of the path (file, hdfs, s3a, …), through the driver's
-    JVM."""
+    JVM.
+
+    In an object store a rename is a copy and a deletion. An object appears there when its stream is closed,
+    whole, in place of the one before, so `write` needs no rename; such streams can be aborted, and say so.
+    """
 
     def __init__(self, spark: Any, root: str) -> None:
         jvm = spark.sparkContext._jvm
@@ -122,6 +129,9 @@ class HadoopFiles:
 
     def write(self, path: str, text: str) -> None:
         target = self._path(path)
+        if self._system.hasPathCapability(target, _ABORTABLE):
+            self._write_object(target, text)
+            return
         waiting = self._path(target.getParent(), f".{target.getName()}.new")
         stream = self._system.create(waiting, True)
         try:
@@ -132,6 +142,15 @@ class HadoopFiles:
         # The file system's own rename refuses an existing target; this one replaces it in one step.
         context = self._context.getFileContext(self._system.getUri(), self._configuration)
         context.rename(waiting, self._system.makeQualified(target), self._replacing)
+
+    def _write_object(self, target: Any, text: str) -> None:
+        stream = self._system.create(target, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        except BaseException:
+            stream.abort()
+            raise
+        stream.close()
 
     def rename(self, path: str, to: str) -> bool:
         if not self._system.exists(self._path(path)):

@@ -32,6 +32,8 @@ RECORD_OWN = tuple(Column(f"_{one.name}", one.type) for one in RECORD if one.nam
 TIME_TYPES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 #: a session with these may know tables and functions that the analyser does not
 _ADDING = ("spark.sql.catalog", "spark.sql.extensions", "spark.jars", "spark.plugins", "spark.sql.warehouse")
+#: packages of Maven with file systems: hadoop-aws, hadoop-azure, …
+_FILE_SYSTEMS = "org.apache.hadoop:hadoop-"
 #: of a catalog that is none
 _UNSUPPORTED = "UNSUPPORTED_CALL.WITHOUT_SUGGESTION"
 _UNKNOWN_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
@@ -69,7 +71,7 @@ def check_statements(run: RunSettings, statements: Sequence[Statement]) -> Findi
     """What Spark's analyser finds wrong. Without Spark or Java nothing is checked, and a note says so."""
     if not any(one.schema is not None or one.sql is not None for one in statements):
         return Findings()
-    added = [name for name in run.spark if name.startswith(_ADDING)]
+    added = [name for name, value in run.spark.items() if _may_add(name, value)]
     if added:
         return Findings(notes=(f"SQL and columns are not checked: {added[0]} may add what only Spark knows",))
     if not can_analyse():
@@ -79,6 +81,13 @@ def check_statements(run: RunSettings, statements: Sequence[Statement]) -> Findi
             return _Analysis(analyser).run(statements)
     except CannotRun as fault:
         return Findings(notes=(f"SQL and columns are not checked: {fault}",))
+
+
+def _may_add(name: str, value: str) -> bool:
+    """Whether a setting of Spark may bring tables or functions; file systems of Hadoop bring neither."""
+    if name == "spark.jars.packages":
+        return not all(one.strip().startswith(_FILE_SYSTEMS) for one in value.split(","))
+    return name.startswith(_ADDING)
 
 
 class _Analysis:

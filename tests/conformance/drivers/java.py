@@ -1,84 +1,40 @@
 """The Java client: a single source file run by `java`, its jars fetched once by Maven into the cache."""
 
-import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.drivers.contract import require_program, unavailable
+from tests.support.maven_jars import NoJars, maven_jars
 
 KAFKA_CLIENTS_VERSION = "4.3.1"
 SOURCE = Path(__file__).parent.parent / "java" / "Conformance.java"
 RUN_SECONDS = 60
-FETCH_SECONDS = 300
 
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tidelog.tests</groupId><artifactId>kafka-clients</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-clients</artifactId><version>{KAFKA_CLIENTS_VERSION}</version>
-    </dependency>
-    <!-- OAUTHBEARER needs it, and the client does not bring it -->
-    <dependency>
-      <groupId>com.fasterxml.jackson.core</groupId><artifactId>jackson-databind</artifactId><version>2.19.0</version>
-    </dependency>
-    <dependency>
-      <groupId>org.bitbucket.b_c</groupId><artifactId>jose4j</artifactId><version>0.9.6</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-
-
-TOOLS_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tidelog.tests</groupId><artifactId>kafka-tools</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_CLIENTS_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+#: with what OAUTHBEARER needs and the client does not bring
+CLIENT = (
+    f"org.apache.kafka:kafka-clients:{KAFKA_CLIENTS_VERSION}",
+    "com.fasterxml.jackson.core:jackson-databind:2.19.0",
+    "org.bitbucket.b_c:jose4j:0.9.6",
+)
+TOOLS = (f"org.apache.kafka:kafka-tools:{KAFKA_CLIENTS_VERSION}",)
 
 
 def jars() -> Path:
     """The folder of the client's jars, filled on first use."""
-    return _fetched("kafka-clients", ".complete-with-jackson", POM)
+    return _fetched("kafka-clients", CLIENT, ".complete-with-jackson")
 
 
 def tool_jars() -> Path:
     """The folder of the jars of Kafka's command-line tools, filled on first use."""
-    return _fetched("kafka-tools", ".complete", TOOLS_POM)
+    return _fetched("kafka-tools", TOOLS, ".complete")
 
 
-def _fetched(name: str, marker: str, project: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidelog"
-    folder = cache / f"{name}-{KAFKA_CLIENTS_VERSION}"
-    complete = folder / marker
-    if complete.exists():
-        return folder
-    maven = require_program("mvn")
-    folder.mkdir(parents=True, exist_ok=True)
-    pom = folder / "pom.xml"
-    pom.write_text(project)
-    command = [
-        maven,
-        "-q",
-        "-B",
-        "-f",
-        str(pom),
-        "dependency:copy-dependencies",
-        f"-DoutputDirectory={folder}",
-    ]
+def _fetched(name: str, artifacts: Sequence[str], marker: str) -> Path:
     try:
-        fetched = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        unavailable(f"{name} {KAFKA_CLIENTS_VERSION} did not come from Maven in {FETCH_SECONDS} s")
-    if fetched.returncode:
-        unavailable(f"{name} {KAFKA_CLIENTS_VERSION} could not be fetched: {fetched.stdout[-500:]}")
-    complete.touch()
-    return folder
+        return maven_jars(f"{name}-{KAFKA_CLIENTS_VERSION}", artifacts, marker=marker)
+    except NoJars as fault:
+        unavailable(str(fault))
 
 
 def java_command(source: Path, *arguments: str, jars_folder: Path | None = None) -> list[str]:
