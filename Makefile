@@ -172,7 +172,7 @@ bench-spark: $(VENV)/.installed-spark ## Spark reading, decoding and writing top
 	@$(BIN)/python -m bench.spark_sink
 	@$(BIN)/python -m bench.spark_decode
 
-lab-test: $(STAMP) ## Every scenario of the lab unattended, then on nine broken systems, which they must notice
+lab-test: $(STAMP) ## Every scenario of the lab unattended, then on systems that were broken on purpose, which they must notice
 	@TIDELOG_LAB_TESTS=1 $(BIN)/pytest -q -n0 -s tests/lab
 
 bench: $(STAMP) ## Measure against a floor without protocol work, in one run (about 10 minutes)

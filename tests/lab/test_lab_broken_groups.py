@@ -23,6 +23,20 @@ NOTICED = (
     ("offsets of open transactions count", "delivery-semantics", "Exactly once", "none was lost"),
     ("sessions never end", "rebalance", "A member crashes", "anna have [4] partitions"),
     ("one member gets everything", "consumer-groups", "Two consumers", "the shares are [2, 2]"),
+    (
+        "accepted records come again",
+        "share-group",
+        "More workers than partitions",
+        "each parcel was delivered once",
+    ),
+    (
+        "rejected records come again",
+        "share-group",
+        "Accept, release, reject",
+        "only 'heavy' came twice",
+    ),
+    ("locks never end", "share-group", "A worker hangs", "the other one has it"),
+    ("the delivery limit is ignored", "share-group", "Too often", "it was delivered 3 times"),
     ("everything is allowed", "acl", "Nobody may do anything", "she may not write"),
 )
 

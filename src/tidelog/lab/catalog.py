@@ -32,6 +32,7 @@ ORDER = (
     "compaction",
     "total-order",
     "dead-letter",
+    "share-group",
     "delayed-messages",
     "expiring-messages",
     "priority-messages",

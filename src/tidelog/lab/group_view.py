@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from tidelog.lab.lab import Lab
 
 
-def members(lab: "Lab", group: str) -> dict[str, list[int]]:
-    """Partitions of each member of a group of the newer protocol, by client id, as its coordinator says."""
+def members(lab: "Lab", group: str, kind: str = "consumer") -> dict[str, list[int]]:
+    """Partitions of each member of a group of the newer protocol (or a share group), by client id, as its
+    coordinator says.
+    """
     link = lab.wire_cluster().coordinator_link(CoordinatorKind.GROUP, group)
-    [described] = describe(link, "consumer", [group])
+    [described] = describe(link, kind, [group])
     return {
         member.client_id: sorted(
             number for place in member.assignment.topic_partitions for number in place.partitions

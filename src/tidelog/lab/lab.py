@@ -15,7 +15,7 @@ ends with `close`.
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -225,6 +225,16 @@ class Lab:
         """Set one setting of a topic."""
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        for future in self.admin().incremental_alter_configs([resource]).values():
+            future.result(WAIT_SECONDS)
+
+    def set_group_config(self, group: str, settings: Mapping[str, str]) -> None:
+        """Set settings of a group, which need not be there yet."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
         for future in self.admin().incremental_alter_configs([resource]).values():
             future.result(WAIT_SECONDS)
 

@@ -31,7 +31,16 @@ def _security() -> bool:
     return importlib.util.find_spec("cryptography") is not None
 
 
+def _share_consumer() -> bool:
+    import confluent_kafka
+
+    return hasattr(confluent_kafka, "ShareConsumer")
+
+
 REQUIREMENTS = {
+    "share-consumer": Requirement(
+        _share_consumer, "share consumers need a newer client: pip install 'confluent-kafka>=2.15'"
+    ),
     "spark": Requirement(_spark, "Spark is not installed: pip install 'tidelog[spark]'"),
     "java": Requirement(
         _java,

@@ -78,6 +78,31 @@ def everything_is_allowed() -> None:
     edit(Authorization, "allows", lambda self, context, operation, kind, name: True)
 
 
+def said_is_taken_for_release(*wrong: str) -> Callable[[], None]:
+    """What members say of records in these words has the records delivered again."""
+
+    def break_it() -> None:
+        from tidelog.shares.share_partition import SharePartition
+        from tidelog.shares.states import RecordState
+
+        original = SharePartition._aim
+
+        def aim(self: SharePartition, run: Any, kind: Any) -> None:
+            original(self, run, kind)
+            if kind.name in wrong:
+                run.target = RecordState.AVAILABLE
+
+        edit(SharePartition, "_aim", aim)
+
+    return break_it
+
+
+def locks_never_end() -> None:
+    from tidelog.shares.runs import Runs
+
+    edit(Runs, "expired", lambda self, now_ms: [])
+
+
 GROUP_MUTANTS: dict[str, Callable[[], None]] = {
     "aborted data is shown": aborted_data_is_shown,
     "zombies are not fenced": zombies_are_not_fenced,
@@ -86,4 +111,8 @@ GROUP_MUTANTS: dict[str, Callable[[], None]] = {
     "sessions never end": sessions_never_end,
     "one member gets everything": one_member_gets_everything,
     "everything is allowed": everything_is_allowed,
+    "accepted records come again": said_is_taken_for_release("ACCEPT"),
+    "rejected records come again": said_is_taken_for_release("REJECT"),
+    "the delivery limit is ignored": said_is_taken_for_release("RELEASE"),
+    "locks never end": locks_never_end,
 }
