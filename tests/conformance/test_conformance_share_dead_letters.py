@@ -24,6 +24,9 @@ from tidelog.console.console import Console, ConsoleSettings
 from tidelog.model.access_settings import STANDARD_AUTHORIZER
 from tidelog.testing.broker import RunningBroker
 
+#: one after the other: the second looks at what the first has left
+pytestmark = pytest.mark.xdist_group("share dead letters")
+
 USERS = ("admin", "alice", "mallory")
 SETTINGS = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",

@@ -77,9 +77,7 @@ def test_a_member_that_never_says_anything(bootstrap: str) -> None:
         "20 records ended before anything was said of them, 0 were acknowledged; 20 records wait"
         in found["message"]
     )
-
-
-def test_nobody_reads(bootstrap: str) -> None:
+    # The member has left: nobody reads what it had.
     found = said(bootstrap, "sleepy", "--watch", "0")
     assert found["severity"] == "hint" and "no members, and 20 records wait" in found["message"]
 
