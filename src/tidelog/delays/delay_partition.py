@@ -130,6 +130,33 @@ class DelayPartition:
         bucket = offset // BUCKET_OFFSETS
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
+    def delay_from(self, offset: int, delay_ms: int) -> int | None:
+        """The one delay that holds from an offset on; None where there are several, or some of it is done."""
+        if offset < self.progress.taken:
+            return None
+        return self._delay_of(offset, delay_ms)
+
+    def take_batch(self, base_offset: int, due_ms: Sequence[int], places: Sequence[int]) -> None:
+        """Take the records of a batch over, none of which is done; all say when they are due."""
+        assert self._plan is None, "nothing is taken over while a plan is made"
+        assert base_offset >= self.progress.taken
+        followed = self._followed
+        offset = base_offset
+        for due, place in zip(due_ms, places, strict=True):
+            entry = Entry(due, offset, place)
+            if (due, offset) <= followed:
+                self._new_late.append(entry)
+            else:
+                self._new_waiting.append(entry)
+            offset += 1
+        buckets = self._buckets
+        position = base_offset
+        while position < offset:
+            bucket = position // BUCKET_OFFSETS
+            end = min(offset, (bucket + 1) * BUCKET_OFFSETS)
+            buckets[bucket] = buckets.get(bucket, 0) + end - position
+            position = end
+
     def took(self, next_offset: int) -> None:
         """Everything before an offset was looked at."""
         self.next_offset = max(self.next_offset, next_offset)

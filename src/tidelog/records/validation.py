@@ -55,6 +55,7 @@ from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
 from tidelog.records.delivery_headers import due_fault, lifetime_fault
+from tidelog.records.delivery_scan import scan
 from tidelog.records.plain_records import timestamps_of
 from tidelog.records.record import (
     DECOMPRESSED_BYTES_MAX,
@@ -68,6 +69,8 @@ from tidelog.records.record import (
 #: what is unpacked, and walked, without a thought for others who wait: about two milliseconds of work
 QUICK_BYTES_MAX = 256 << 10
 QUICK_RECORDS_MAX = 2_000
+#: of delay topics, whose records are looked at without their values (see delivery_scan)
+QUICK_DELAYS_BYTES_MAX = 2 << 20
 #: how many records are walked in another thread before it lets others have the interpreter
 RECORDS_PER_STEP = 256
 
@@ -405,8 +408,9 @@ def takes_long(view: memoryview, rules: ProduceRules) -> bool:
 def _unpacked_quickly(view: memoryview, header: BatchHeader, rules: ProduceRules) -> bytes:
     """The records of a batch; raises TakesLong where they are many or large."""
     limit_bytes = rules.decompressed_bytes_max
+    quick_bytes_max = QUICK_DELAYS_BYTES_MAX if rules.delays else QUICK_BYTES_MAX
     if header.records_count > QUICK_RECORDS_MAX or (
-        not header.attributes & CODEC_MASK and len(view) > QUICK_BYTES_MAX
+        not header.attributes & CODEC_MASK and len(view) > quick_bytes_max
     ):
         raise TakesLong
     try:
@@ -467,6 +471,20 @@ def _delivery_fault(record: Record, rules: ProduceRules, now_ms: int) -> str | N
     return lifetime_fault(record, expires=rules.expires, has_priority=rules.has_priority)
 
 
+def _scan_delays(
+    records: bytes | memoryview, header: BatchHeader, rules: ProduceRules, now_ms: int
+) -> int | None:
+    """The largest timestamp of records of a delay topic that all are fit; None where one may not be."""
+    base_ms = now_ms if rules.log_append_time else header.base_timestamp_ms
+    found = scan(records, header.records_count, base_ms, rules.delay_ms, stamped=rules.log_append_time)
+    if found is None or max(found.due_ms) > now_ms + rules.delay_max_ms:
+        return None
+    least_ms, largest_ms = found.least_timestamp_ms, found.largest_timestamp_ms
+    if now_ms - rules.before_max_ms <= least_ms and largest_ms <= now_ms + rules.after_max_ms:
+        return largest_ms
+    return None
+
+
 def _walk(
     records: bytes | memoryview,
     header: BatchHeader,
@@ -485,13 +503,16 @@ def _walk(
     errors: list[tuple[int, str]] = []
     errors_count = 0
     untimely = False
-    if from_client and pause is None and not header.log_append_time:
+    if from_client and rules.delays:
+        others = rules.expires or rules.has_priority
+        in_time = None if others else _scan_delays(records, header, rules, now_ms)
+        if in_time is not None:
+            return in_time
+    elif from_client and pause is None and not header.log_append_time:
         found = timestamps_of(records, header.records_count, keys_needed=compacted)
         if found is not None:
             least_ms, largest_ms = (header.base_timestamp_ms + delta_ms for delta_ms in found)
             fits = least_ms >= 0 and largest_ms <= INT64_MAX
-            if rules.delays:
-                fits = fits and largest_ms + rules.delay_ms <= now_ms + rules.delay_max_ms
             if fits and (not bounded or (earliest_ms <= least_ms and largest_ms <= latest_ms)):
                 return largest_ms
     for index, record in enumerate(parse_records(records, header)):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.in_memory_cluster import InMemoryCluster, produce_frame
 from tidelog.broker.coordinators.delay_forwarder import DelayForwarder
-from tidelog.broker.coordinators.delay_reading import committed_records
+from tidelog.broker.coordinators.delay_reading import Taken, committed_records
 from tidelog.client.requests import frame_prefix
 from tidelog.controller.commands import (
     AlterConfigs,
@@ -85,8 +85,8 @@ def delivered(cluster: InMemoryCluster, index: int = 0, topic: str = "orders") -
             found.value and bytes(found.value),
             found.headers,
         )
-        for found, _, _ in committed_records(partition, 0, partition.last_stable_offset)
-        if found is not None
+        for each in committed_records(partition, 0, partition.last_stable_offset)
+        if isinstance(each, Taken) and (found := each.record) is not None
     ]
 
 

@@ -15,11 +15,10 @@ each record is forwarded once.
 
 import logging
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from tidelog.broker.coordinators.delay_client import Committed, DelayClient, Producer, Trouble
-from tidelog.broker.coordinators.delay_reading import RecordReader, Taken, committed_records
+from tidelog.broker.coordinators.delay_reading import RecordReader, Taken, TakenBatch, committed_records
 from tidelog.broker.coordinators.waiting_index import WaitingIndex
 from tidelog.broker.metadata.metadata import Metadata
 from tidelog.broker.replicas.partition import Partition
@@ -173,7 +172,7 @@ class DelayForwarder:
         #: what waits, once that is known
         self.line: DelayPartition | None = None
         self._reader = RecordReader(partition)
-        self._records: Iterator[Taken] | None = None
+        self._records: Iterator[Taken | TakenBatch] | None = None
         self._watch: _NewRecords | None = None
         self._ready = False
         self._sending = False
@@ -316,18 +315,28 @@ class DelayForwarder:
             if line.next_offset >= end_offset:
                 self._watch_from(line.next_offset, self._soon)
                 return
-            self._records = committed_records(partition, line.next_offset, end_offset)
-        delay_ms = partition.config.tidelog_delay_ms
-        taken = list(islice(self._records, TAKEN_PER_TURN))
-        for record, place, _ in taken:
-            if record is not None:
-                line.take(record, place, delay_ms)
-        if taken:
-            line.took(taken[-1].next_offset)
-        if len(taken) < TAKEN_PER_TURN:
+            self._records = committed_records(partition, line.next_offset, end_offset, self._delay_from)
+        taken = 0
+        next_offset = line.next_offset
+        for each in self._records:
+            if isinstance(each, TakenBatch):
+                line.take_batch(each.base_offset, each.due_ms, each.places)
+                taken += len(each.due_ms) // 4
+            elif each.record is not None:
+                line.take(each.record, each.place, partition.config.tidelog_delay_ms)
+            taken += 1
+            next_offset = each.next_offset
+            if taken >= TAKEN_PER_TURN:
+                break
+        else:
             self._records = None
+        line.took(next_offset)
         self._later("take", 0 if taken else RETRY_MS_MIN, self._take_some)
         self._step()
+
+    def _delay_from(self, offset: int) -> int | None:
+        line = self.line
+        return None if line is None else line.delay_from(offset, self.partition.config.tidelog_delay_ms)
 
     def _soon(self) -> None:
         self._later("take", TAKE_AFTER_MS, self._take_some)

@@ -5,7 +5,7 @@ batch that is not compressed only the record itself is read then; compressed one
 few of them are kept, up to `UNPACKED_BYTES_MAX`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidelog.broker.replicas.partition import Partition
@@ -13,9 +13,12 @@ from tidelog.delays.delay_partition import Entry
 from tidelog.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord
+from tidelog.records.delivery_scan import scan
 from tidelog.records.record import Record, parse_records, unpacked_records
 
 READ_BYTES = 256 << 10
+#: larger batches are taken over record by record, with pauses for others
+SCANNED_RECORDS_MAX = 2_000
 #: what is read of a record before it is known how long it is
 RECORD_BYTES_GUESSED = 2 << 10
 UNPACKED_BYTES_MAX = 4 << 20
@@ -30,10 +33,23 @@ class Taken(NamedTuple):
     next_offset: int
 
 
-def committed_records(partition: Partition, offset: int, end_offset: int) -> Iterator[Taken]:
+class TakenBatch(NamedTuple):
+    """All records of a batch that has nothing but times in it."""
+
+    base_offset: int
+    due_ms: list[int]
+    places: list[int]
+    next_offset: int
+
+
+def committed_records(
+    partition: Partition, offset: int, end_offset: int, delay_of: Callable[[int], int | None] = lambda _: None
+) -> Iterator[Taken | TakenBatch]:
     """The records from an offset up to another, without those of aborted transactions.
 
-    Ends early where no more can be read now. The caller may let time pass between two of them.
+    `delay_of` is the delay of the topic for the offsets from one on, if it is one for all of them: batches
+    are then taken over as a whole where that can be. Ends early where no more can be read now. The caller may
+    let time pass between two of them.
     """
     while offset < end_offset:
         piece = partition.log.read(offset, READ_BYTES, end_offset)
@@ -51,21 +67,35 @@ def committed_records(partition: Partition, offset: int, end_offset: int) -> Ite
             )
             if not skipped:
                 batch = data[position : position + header.size_bytes]
-                for record, place in _placed(batch, header, partition.decompressed_bytes_max):
-                    if record.offset >= offset:
-                        yield Taken(record, place, record.offset + 1)
+                yield from _records_of(partition, batch, header, offset, delay_of)
             offset = header.next_offset
             yield Taken(None, 0, offset)
         if offset == before:
             return
 
 
-def _placed(batch: memoryview, header: BatchHeader, limit_bytes: int) -> Iterator[tuple[Record, int]]:
-    records = memoryview(unpacked_records(batch, header, limit_bytes))
+def _records_of(
+    partition: Partition,
+    batch: memoryview,
+    header: BatchHeader,
+    offset: int,
+    delay_of: Callable[[int], int | None],
+) -> Iterator[Taken | TakenBatch]:
+    records = memoryview(unpacked_records(batch, header, partition.decompressed_bytes_max))
+    delay_ms = delay_of(header.base_offset) if header.base_offset >= offset else None
+    if delay_ms is not None and header.records_count <= SCANNED_RECORDS_MAX:
+        stamped = header.log_append_time
+        base_ms = header.max_timestamp_ms if stamped else header.base_timestamp_ms
+        found = scan(records, header.records_count, base_ms, delay_ms, stamped=stamped)
+        if found is not None:
+            yield TakenBatch(header.base_offset, found.due_ms, found.places, header.next_offset)
+            return
     place = 0
     while place < len(records):
         end = _record_end(records, place)
-        yield next(parse_records(records[place:end], header)), place
+        record = next(parse_records(records[place:end], header))
+        if record.offset >= offset:
+            yield Taken(record, place, record.offset + 1)
         place = end
 
 
