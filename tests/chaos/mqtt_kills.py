@@ -5,8 +5,8 @@
 A publisher and a subscriber, both of sessions that last and of MQTT as we write it ourselves: what is sent
 again, and with which packet identifiers, is under the test's eyes. The publisher numbers its messages and
 sends again what was not acknowledged; the subscriber acknowledges everything. Gateway and broker end by
-SIGKILL, in turns, while both are at work. At the end each number was received (QoS 1 once or more, QoS 2
-once), and the Kafka topic has each number of QoS 2 once.
+SIGKILL, in turns, while both are at work. At the end each number was received, QoS 1 once or more, QoS 2
+once; the Kafka topic has each number of QoS 2 once.
 """
 
 import argparse

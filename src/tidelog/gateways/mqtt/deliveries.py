@@ -124,18 +124,11 @@ class Deliveries:
 
     def read_message(self, record: "Record") -> Message | None:
         """A record as a message; None where its MQTT topic is not known."""
-        key = record.key()
-        name = None
-        if key is not None:
-            try:
-                name = key.decode()
-            except UnicodeDecodeError:
-                name = None
         topic = record.topic()
         assert topic is not None
         headers = cast(Headers | None, record.headers())
         # The header says it exactly; the key where there is none.
-        message = messages.from_record(self._map.topic_of(topic, name), record.value(), headers)
+        message = messages.from_record(self._map.topic_of(topic, record.key()), record.value(), headers)
         if message is None:
             self.nameless += 1
         return message

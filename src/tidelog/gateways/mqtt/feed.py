@@ -73,8 +73,12 @@ class TopicEnds:
         )
         return {(key.topic, key.partition): future.result().offset for key, future in futures.items()}
 
+    async def refresh_counts(self, topics: Iterable[str]) -> None:
+        """Ask anew how many partitions topics have; raises KafkaException."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.refresh, set(topics))
+
     def refresh(self, topics: Iterable[str]) -> None:
-        """Ask how many partitions topics have; blocking."""
+        """The same, blocking."""
         known = self._admin.list_topics(timeout=ASK_SECONDS_MAX).topics
         for topic in topics:
             found = known.get(topic)
@@ -133,6 +137,19 @@ class Feed:
         if new:
             self._new.put([TopicPartition(topic, number, ends[topic, number]) for topic, number in new])
         return ends
+
+    async def refresh(self) -> list[Partition]:
+        """Partitions that topics have got meanwhile, which are read from their beginning."""
+        if not self._followed:
+            return []
+        await self._ends.refresh_counts(self._followed)
+        ends = await self._ends.ask(self._followed)
+        new = [partition for partition in ends if partition not in self.positions]
+        for partition in new:
+            self.positions[partition] = 0
+        if new:
+            self._new.put([TopicPartition(topic, number, 0) for topic, number in new])
+        return new
 
     def _poll(self) -> None:
         while not self._closing:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tidelog.client.client_settings import ClientSettings
 from tidelog.gateways.mqtt import messages
@@ -135,6 +135,7 @@ class Gateway:
         self._shares = Shares(properties, settings.client, self.deliveries.read_message, self.loop, executor)
         self._subscribing = Subscribing(self, self._shares)
         self._ticker: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Future[None] | None = None
         self._ticks = 0
         self.stopping = False
         self.clock = time.time
@@ -166,8 +167,9 @@ class Gateway:
     async def stop(self) -> None:
         """Say goodbye to all clients, and write what is to be written."""
         self.stopping = True
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for task in (self._ticker, self._refreshing):
+            if task is not None:
+                task.cancel()
         for connection in list(self.connections):
             connection.take_away(Reason.SERVER_SHUTTING_DOWN)
             self.lost(connection)
@@ -345,9 +347,28 @@ class Gateway:
                 if self.sessions.ours.get(session.client_id) is session:
                     self.commits.save(session)
         if self._ticks % REFRESH_TICKS == 0:
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = asyncio.ensure_future(self._refresh())
             # Where an idle client is moves on too: it would have to read all of it after a crash.
             for session in self._deliverable():
                 self.changed(session)
+
+    async def _refresh(self) -> None:
+        """Once a minute: rights that were taken away, partitions that were added."""
+        try:
+            for partition in await self.feed.refresh():
+                for session in self.sessions.ours.values():
+                    if any(partition[0] == topic for topic, _ in session.next_offsets):
+                        session.next_offsets.setdefault(partition, 0)
+        except KafkaException as fault:
+            log.warning("the cluster does not say how many partitions there are: %s", fault)
+        for connection in list(self.connected.values()):
+            if connection.session is not None and not connection.closed:
+                try:
+                    await self._subscribing.recheck(connection.session, connection.caller)
+                except PacketFault as fault:
+                    if fault.reason == Reason.BAD_USER_NAME_OR_PASSWORD:
+                        connection.fail(PacketFault(Reason.NOT_AUTHORIZED, "the login counts no more"))
 
     def _deliverable(self) -> list[Session]:
         return [session for session in self.sessions.ours.values() if session.live and session.next_offsets]

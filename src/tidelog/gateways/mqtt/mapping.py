@@ -82,6 +82,7 @@ class TopicMap:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self.find = lru_cache(maxsize=4096)(self._find)
+        self.topic_of = lru_cache(maxsize=4096)(self._topic_of)
         self._by_topic: dict[str, list[Rule]] = {}
         for rule in self.rules:
             self._by_topic.setdefault(rule.topic, []).append(rule)
@@ -104,10 +105,14 @@ class TopicMap:
         """The Kafka topics in which there can be messages that a filter covers."""
         return tuple(dict.fromkeys(rule.topic for rule in self.rules if filters.overlap(rule.filter, text)))
 
-    def topic_of(self, topic: str, key: str | None) -> str | None:
+    def _topic_of(self, topic: str, key: bytes | None) -> str | None:
         """The MQTT topic of a record of this Kafka topic that does not say it."""
+        try:
+            text = None if key is None else key.decode()
+        except UnicodeDecodeError:
+            text = None
         for rule in self._by_topic.get(topic, ()):
-            found = rule.topic_of(key)
+            found = rule.topic_of(text)
             if found is not None:
                 return found
         return None

@@ -21,7 +21,7 @@ from tidelog.gateways.mqtt.packets import Will
 
 PACKET_IDS = 65_535
 #: messages that wait for the client; beyond, the session reads the log again when it has caught up
-OUTBOX_MESSAGES_MAX = 500
+OUTBOX_MESSAGES_MAX = 5_000
 OUTBOX_BYTES_MAX = 4 << 20
 RETAINED = ""
 

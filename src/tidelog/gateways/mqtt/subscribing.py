@@ -157,6 +157,26 @@ class Subscribing:
             if filters.read_share(text) is None:
                 gateway.deliveries.add(session, subscription)
 
+    async def recheck(self, session: Session, caller: Caller) -> None:
+        """Deliver nothing any more that the user may not read any more; raises PacketFault."""
+        topics = {topic for row in session.subscriptions.values() for topic in row.topics}
+        if not topics:
+            return
+        allowed = await self._gateway.access.allowed(caller, topics, READ)
+        if topics <= allowed:
+            return
+        for text, row in list(session.subscriptions.items()):
+            if set(row.topics) <= allowed:
+                continue
+            share = filters.read_share(text)
+            if share is not None:
+                self._shares.leave(session, share)
+                row.topics = ()
+                continue
+            self._gateway.deliveries.remove(session, row)
+            row.topics = tuple(topic for topic in row.topics if topic in allowed)
+            self._gateway.deliveries.add(session, row)
+
     async def unsubscribe(self, connection: "Connection", session: Session, packet: Unsubscribe) -> None:
         reasons: list[int] = []
         for text in packet.filters:
