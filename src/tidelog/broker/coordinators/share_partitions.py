@@ -33,7 +33,6 @@ from tidelog.broker.runtime.turn import Turn
 from tidelog.model.effects import CancelTimer, Effect, Reply, Send, SetTimer, TellEvent
 from tidelog.model.errors import ErrorCode, Refused
 from tidelog.model.ports import Clock
-from tidelog.shares.acknowledging import said
 from tidelog.shares.commands import (
     Acknowledge,
     AcknowledgementBatch,
@@ -87,6 +86,7 @@ class SharedPartition:
     __slots__ = (
         "closing",
         "commits",
+        "counts",
         "machine",
         "partition",
         "progressing",
@@ -96,7 +96,9 @@ class SharedPartition:
         "writes",
     )
 
-    def __init__(self, machine: SharePartition, partition: Partition) -> None:
+    def __init__(self, machine: SharePartition, partition: Partition, counts: ShareGroupCounts) -> None:
+        self.counts = counts
+        """Of its group, on this broker."""
         self.machine = machine
         self.partition = partition
         self.waiters: dict[DelayedOperation, None] = {}
@@ -182,7 +184,8 @@ class SharePartitions:
         if shared is not None:
             self._forget(shared)
         machine = SharePartition(key, partition.leader_epoch, self._settings_of(key.group_id))
-        shared = self._by_key[key] = SharedPartition(machine, partition)
+        counts = self._counts.of(key.group_id, self._by_group.__contains__)
+        shared = self._by_key[key] = SharedPartition(machine, partition, counts)
         self._by_group.setdefault(key.group_id, {})[shared] = None
         self._by_partition.setdefault(partition, {})[shared] = None
         self._step(shared, Open())
@@ -289,7 +292,7 @@ class SharePartitions:
             command = replace(command, expired=looked.expired, preferred=looked.preferred)
         self._step(shared, command)
         if found:
-            deliveries = self.counts_of(shared.machine.key.group_id).deliveries
+            deliveries = shared.counts.deliveries
             for each in found:
                 deliveries[each["delivery_count"]] += each["last_offset"] - each["first_offset"] + 1
         return found
@@ -304,15 +307,8 @@ class SharePartitions:
         """Store what a member says of its records; `then`, perhaps at once, with what is wrong with it."""
         self._follow_settings()
 
-        def stored(fields: Mapping[str, Any]) -> None:
-            if fields["error_code"] is ErrorCode.NONE:
-                acknowledgements = self.counts_of(shared.machine.key.group_id).acknowledgements
-                for batch in batches:
-                    for first, last, kind in said(batch):
-                        acknowledgements[kind] += last - first + 1
-            _told(then, fields)
-
-        self._step(shared, Acknowledge(self._token(stored), member_id, batches))
+        answer = partial(_acknowledged, shared.counts, batches, then)
+        self._step(shared, Acknowledge(self._token(answer), member_id, batches))
 
     def release(self, group_id: str, member_id: str, *, rests: bool) -> None:
         """A member's session is over: others get what it has not acknowledged."""
@@ -328,10 +324,6 @@ class SharePartitions:
             self._forget(shared)
 
     # ------------------------------------------------------------ counting
-
-    def counts_of(self, group_id: str) -> ShareGroupCounts:
-        """What was counted of a group on this broker."""
-        return self._counts.of(group_id, self._by_group.__contains__)
 
     def of_group(self, group_id: str | None) -> list[SharedPartition]:
         """The share partitions of a group that are here, or of all groups."""
@@ -352,7 +344,7 @@ class SharePartitions:
     def _settle(self, shared: SharedPartition) -> None:
         machine = shared.machine
         if machine.lock_expiries:
-            self.counts_of(machine.key.group_id).lock_expiries += machine.lock_expiries
+            shared.counts.lock_expiries += machine.lock_expiries
             machine.lock_expiries = 0
 
     # ------------------------------------------------------------ leadership
@@ -467,7 +459,7 @@ class SharePartitions:
     ) -> None:
         shared.writes -= 1
         if not retriable and message.topic is not None:
-            counts = self.counts_of(shared.machine.key.group_id)
+            counts = shared.counts
             count = message.last_offset - message.first_offset + 1
             if error is ErrorCode.NONE:
                 counts.dead_letters += count
@@ -508,6 +500,24 @@ def _discard(index: dict[Indexed, dict[SharedPartition, None]], by: Indexed, sha
 
 def _nothing(fields: Mapping[str, Any]) -> None:
     """Nobody waits for this answer."""
+
+
+def _acknowledged(
+    counts: ShareGroupCounts,
+    batches: tuple[AcknowledgementBatch, ...],
+    then: Callable[[Refused | None], None],
+    fields: Mapping[str, Any],
+) -> None:
+    """Count what is stored, and tell."""
+    if fields["error_code"] is ErrorCode.NONE:
+        by_type = counts.acknowledgements
+        for batch in batches:
+            if len(batch.types) == 1:
+                by_type[batch.types[0]] += batch.last_offset - batch.first_offset + 1
+            else:
+                for kind in batch.types:
+                    by_type[kind] += 1
+    _told(then, fields)
 
 
 def _told(then: Callable[[Refused | None], None], fields: Mapping[str, Any]) -> None:
