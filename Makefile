@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills s3-test bench-iceberg \
 	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
 
 help: ## Show this list
@@ -84,6 +84,13 @@ registry-kills: $(STAMP) ## Schema registries killed and paused while 20 clients
 	@TIDELOG_REGISTRY_TESTS=1 $(BIN)/pytest -q -n0 tests/conformance/test_conformance_registry_instances.py
 	@$(BIN)/python -m tests.chaos.registry_kills --seconds 90 --brokers 1
 	@$(BIN)/python -m tests.chaos.registry_kills --seconds 120 --brokers 3
+
+s3-test: $(STAMP) ## Iceberg tables in a bucket of an S3 server from PyPI (moto, installed aside)
+	@tests/conformance/setup_s3
+	@TIDELOG_S3_TESTS=1 $(BIN)/pytest -q -n0 tests/conformance/test_conformance_lake_s3.py
+
+bench-iceberg: $(STAMP) ## A topic into an Iceberg table beside the same records into plain Parquet (about 2 minutes)
+	@$(BIN)/python -m bench.iceberg
 
 iceberg-kills: $(STAMP) ## A topic into an Iceberg table while the pipeline is killed 30 times, another writer commits and the schema changes
 	@$(BIN)/python -m tests.chaos.iceberg_kills --records 100000 --kills 30

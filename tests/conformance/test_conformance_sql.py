@@ -26,7 +26,7 @@ def test_a_topic_joined_with_a_table(
     found = json.loads(cli("sql", rows, "--warehouse", str(tmp_path), "--catalog", "test", "--json").stdout)
     assert found == [{"id": 7, "amount": 3.5, "key": "7"}, {"id": 8, "amount": 4.0, "key": "8"}]
     count = cli("sql", f'SELECT count(*) AS n FROM "{topic}"', "--last", "30")
-    head, told = count.stdout.split()
-    assert head == "N" and 30 <= int(told) < 33 and "the newest 30 records" in count.stderr
+    head, shown = count.stdout.split()
+    assert head == "N" and 30 <= int(shown) < 33 and "the newest 30 records" in count.stderr
     refused = cli("sql", "SELECT * FROM nowhere", code=1)
     assert "has no topic nowhere" in refused.stderr
