@@ -265,3 +265,49 @@ def test_other_catalogs_get_what_was_written(given: CatalogOptions, wanted: dict
 def test_a_warehouse_elsewhere_needs_a_catalog() -> None:
     with pytest.raises(BadOption, match="needs a catalog elsewhere"):
         CatalogOptions("c", "s3://bucket/lake").properties()
+
+
+def keys(*given: int) -> pa.Array:
+    return pa.array(given, pa.int64())
+
+
+def test_rows_take_the_place_of_those_with_their_keys(tmp_path: Path) -> None:
+    table = make(tmp_path)
+    commit(table, 3, 1, 2, 3)
+    commit(table, 6, 4, 5, 6)
+    before = files(tmp_path)
+    table.replace(rows(2, 7, note="new"), keys(2, 3, 7, 99), "id", "cluster", {WHERE: 9})
+    found_rows = catalog(tmp_path).load_table(NAME).scan().to_arrow().to_pylist()
+    notes = {row["id"]: row["note"] for row in found_rows}
+    assert notes == {1: None, 2: "new", 4: None, 5: None, 6: None, 7: "new"} and len(found_rows) == 6
+    # One file was written anew, the other has none of the keys.
+    assert files(tmp_path) == before + 2 and position(found(tmp_path)) == 9
+    table.replace(rows(), keys(1000), "id", "cluster", {WHERE: 10})
+    assert position(found(tmp_path)) == 10 and len(ids(tmp_path)) == 6
+
+
+def test_replacing_is_planned_again_for_what_others_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path)
+    commit(table, 3, 1, 2, 3)
+    real = Table._do_commit
+    meanwhile = [lambda: commit(found(tmp_path, "other"), 0, 2, 50)]
+
+    def later(*given: object, **named: object) -> None:
+        if meanwhile:
+            meanwhile.pop()()
+        real(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Table, "_do_commit", later)
+    table.replace(rows(2, note="new"), keys(2), "id", "cluster", {WHERE: 4})
+    assert ids(tmp_path) == [1, 2, 3, 50]
+
+
+def test_another_run_may_not_replace(tmp_path: Path) -> None:
+    table = make(tmp_path)
+    commit(table, 1, 1)
+    commit(found(tmp_path), 2, 2)
+    with pytest.raises(OtherRun):
+        table.replace(rows(9), keys(1), "id", "cluster", {WHERE: 2})
+    assert ids(tmp_path) == [1, 2]

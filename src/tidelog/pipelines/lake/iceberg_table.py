@@ -15,11 +15,12 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.client.faults import BadOption, ClientFault
 from tidelog.pipelines.lake.catalogs import (
@@ -152,7 +153,39 @@ class IcebergTable:
 
     def commit(self, files: Sequence[NewFile], cluster: str, offsets: Offsets) -> None:
         """Add files and say how far the pipeline is; raises OtherRun, SpecChanged, CatalogFault."""
-        after = Position(cluster, offsets, uuid.uuid4().hex)
+
+        def append(after: Position) -> None:
+            if any(one.spec_id != self._table.metadata.default_spec_id for one in files):
+                raise SpecChanged
+            self._append(files, after)
+
+        try:
+            self._persist(Position(cluster, offsets, uuid.uuid4().hex), append)
+        except (OtherRun, SpecChanged):
+            self.discard(files)
+            raise
+
+    def replace(self, rows: pa.Table, keys: pa.Array, column: str, cluster: str, offsets: Offsets) -> None:
+        """Take away the rows with these keys, add others, and say how far the pipeline is.
+
+        Files that have such rows are written anew without them, on the table as it is at each attempt.
+        Raises OtherRun, CatalogFault.
+        """
+        from pyiceberg.exceptions import CommitFailedException
+
+        def replaced(after: Position) -> None:
+            old, kept = self._without(keys, column)
+            files = [file for one in (*kept, rows) if len(one) for file in self.write(one)]
+            try:
+                self._overwrite(old, files, after)
+            except CommitFailedException:
+                self.discard(files)
+                raise
+
+        self._persist(Position(cluster, offsets, uuid.uuid4().hex), replaced)
+
+    def _persist(self, after: Position, attempt_on: Callable[[Position], None]) -> None:
+        """Try until it is done; raises what this run cannot go on with."""
         last: Exception | None = None
         for attempt in range(ATTEMPTS_MAX):
             _pause(attempt)
@@ -161,13 +194,8 @@ class IcebergTable:
                     self._table.refresh()
                 if self._is_done(after):
                     break
-                if any(one.spec_id != self._table.metadata.default_spec_id for one in files):
-                    raise SpecChanged
-                self._append(files, after)
+                attempt_on(after)
                 break
-            except (OtherRun, SpecChanged):
-                self.discard(files)
-                raise
             except passing_faults() as fault:
                 # None of them says for sure that nothing was done.
                 log.info("commit to %s, attempt %d: %s", self.name, attempt + 1, one_line(fault))
@@ -200,6 +228,38 @@ class IcebergTable:
             with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
                 for one in files:
                     append.append_data_file(one.file)
+            transaction.set_properties(after.property(self._pipeline))
+
+    def _without(self, keys: pa.Array, column: str) -> "tuple[list[DataFile], list[pa.Table]]":
+        """The files with rows of some keys, and what else is in them."""
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        table = self._table
+        old: list[DataFile] = []
+        kept: list[pa.Table] = []
+        for task in table.scan().plan_files():
+            found = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table([task])
+            known = found.column(column).cast(keys.type)
+            theirs = pc.is_in(known, value_set=keys)
+            if pc.any(theirs).as_py():
+                old.append(task.file)
+                kept.append(found.filter(pc.invert(theirs)))
+        return old, kept
+
+    def _overwrite(self, old: "Sequence[DataFile]", files: Sequence[NewFile], after: Position) -> None:
+        if not old:
+            self._append(files, after)
+            return
+        table = self._table
+        table.metadata.properties[_RETRIES] = "0"
+        with table.transaction() as transaction:
+            summary = after.summary(self._pipeline)
+            with transaction.update_snapshot(snapshot_properties=summary).overwrite() as change:
+                for one in old:
+                    change.delete_data_file(one)
+                for new in files:
+                    change.append_data_file(new.file)
             transaction.set_properties(after.property(self._pipeline))
 
     def scan(self, columns: Sequence[str], row_filter: str) -> pa.Table:

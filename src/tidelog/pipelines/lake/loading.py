@@ -13,7 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.faults import BadOption
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 FILE_ROWS_BYTES = 128 << 20
 #: a look at a topic that had nothing new
 IDLE_SECONDS = 0.25
+_DELETED = "__deleted"
 Found = dict[TopicPartition, set[int]]
 
 
@@ -66,12 +69,20 @@ class _Pending:
         self._bytes = 0
         self._writing: Future[list[NewFile]] | None = None
 
-    def add(self, rows: pa.Table) -> None:
+    def add(self, rows: pa.Table, deletes: pa.Array | None = None) -> None:
+        assert deletes is None
         self._rows.append(rows)
         self._bytes += rows.nbytes
         self.count += len(rows)
         if self._bytes >= FILE_ROWS_BYTES:
             self._write()
+
+    def commit(self, cluster: str, end: Offsets, *, anyway: bool = False) -> bool:
+        """Commit all rows; without any, only if the position is to be said `anyway`."""
+        files = self.take_files()
+        if files or anyway:
+            self.table.commit(files, cluster, end)
+        return bool(files) or anyway
 
     def take_files(self) -> list[NewFile]:
         """All files; they are the caller's."""
@@ -103,6 +114,54 @@ class _Pending:
         self._writing = self._writer.submit(self.table.write, rows)
 
 
+class _Newest:
+    """The newest row of each key, on their way into one commit."""
+
+    def __init__(self, table: IcebergTable, column: str) -> None:
+        self.table = table
+        self.count = 0
+        self._column = column
+        self._rows: list[pa.Table] = []
+        self._bytes = 0
+
+    def add(self, rows: pa.Table, deletes: pa.Array | None = None) -> None:
+        assert deletes is not None
+        self._rows.append(rows.append_column(_DELETED, deletes))
+        self._bytes += rows.nbytes
+        self.count += len(rows)
+        if self._bytes >= FILE_ROWS_BYTES:
+            newest = self._newest()
+            self._rows, self._bytes = [newest], newest.nbytes // 2
+
+    def commit(self, cluster: str, end: Offsets, *, anyway: bool = False) -> bool:
+        """Put them in the place of those with the same keys."""
+        if self._rows:
+            newest = self._newest()
+            keys = newest.column(self._column).combine_chunks()
+            rows = newest.filter(pc.invert(newest.column(_DELETED))).drop_columns([_DELETED])
+            self.table.replace(rows, keys, self._column, cluster, end)
+        elif anyway:
+            self.table.commit([], cluster, end)
+        return bool(self._rows) or anyway
+
+    def settle(self) -> None:
+        """Nothing is being written."""
+
+    def discard(self) -> None:
+        """Nothing has been written."""
+
+    def _newest(self) -> pa.Table:
+        schema = self.table.schema.append(pa.field(_DELETED, pa.bool_()))
+        rows = pa.concat_tables([conformed_table(one, schema) for one in self._rows])
+        # A key is in one partition.
+        offsets = rows.column(self._column.replace("key", "offset")).to_numpy()
+        order = np.argsort(offsets, kind="stable")
+        keys = rows.column(self._column).combine_chunks().dictionary_encode().indices.to_numpy()
+        last = np.zeros(int(keys.max()) + 1, np.int64)
+        last[keys[order]] = order
+        return rows.take(pa.array(np.sort(last)))
+
+
 class _Batch:
     """What becomes of a range of offsets: rows, and dead letters where there are some."""
 
@@ -111,8 +170,9 @@ class _Batch:
         table: IcebergTable,
         dead_letters: Callable[[bool], IcebergTable | None],
         writer: ThreadPoolExecutor,
+        key: str | None,
     ) -> None:
-        self.rows = _Pending(table, writer)
+        self.rows = _Pending(table, writer) if key is None else _Newest(table, key)
         self.dead: _Pending | None = None
         self._dead_letters = dead_letters
         self._writer = writer
@@ -134,12 +194,8 @@ class _Batch:
             before = self.dead.table.position
             ahead: Offsets = {} if before is None else before.offsets
             furthest = {where: max(offset, ahead.get(where, 0)) for where, offset in end.items()}
-            self.dead.table.commit(self.dead.take_files(), cluster, {**ahead, **furthest})
-        files = self.rows.take_files()
-        if self.dead is None and not files:
-            return False
-        self.rows.table.commit(files, cluster, end)
-        return True
+            self.dead.commit(cluster, {**ahead, **furthest}, anyway=True)
+        return self.rows.commit(cluster, end, anyway=self.dead is not None)
 
     def discard(self) -> None:
         for pending in (self.rows, self.dead):
@@ -160,6 +216,7 @@ class Loading:
         dead_letters: Callable[[bool], IcebergTable | None],
         pace: Pace,
         upkeep: Callable[[], None],
+        key: str | None = None,
     ) -> None:
         self._work = work
         self._source = source
@@ -172,6 +229,8 @@ class Loading:
         self._dead_letters = dead_letters
         self._pace = pace
         self._upkeep = upkeep
+        #: the column of which the table has each value once; None for a row for each record
+        self._key = key
         self._cluster_id = ""
         #: records that are dead letters since a run that did not come to commit the others
         self._dead_already: Found = {}
@@ -251,7 +310,7 @@ class Loading:
     def _load(self, start: Offsets, end: Offsets, writer: ThreadPoolExecutor) -> None:
         began = time.monotonic()
         while True:
-            batch = _Batch(self._table, self._dead_letters, writer)
+            batch = _Batch(self._table, self._dead_letters, writer, self._key)
             try:
                 self._read(start, end, batch)
                 committed = batch.commit(self._cluster_id, end)
@@ -290,7 +349,7 @@ class Loading:
                 places = range(len(records)) if piece.places is None else piece.places.tolist()
                 batch.add_dead(dead_rows(records, dict.fromkeys(places, str(fault))))
                 continue
-            batch.rows.add(piece.rows)
+            batch.rows.add(piece.rows, piece.deletes)
 
     def _make_room(self, schema: pa.Schema, batch: _Batch) -> None:
         """Columns for rows of a new kind; raises DoNotMerge."""

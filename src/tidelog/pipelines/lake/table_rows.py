@@ -38,6 +38,7 @@ RECORD = pa.schema(
 #: the same beside a decoded value
 OWN = pa.schema([pa.field(f"_{one.name}", one.type) for one in RECORD if one.name != "value"])
 REASON = "reason"
+NO_KEY = "it has no key"
 DEAD = RECORD.append(pa.field(REASON, pa.string()))
 VALUE = "value"
 REASON_CHARACTERS_MAX = 1_000
@@ -48,6 +49,8 @@ class Piece(NamedTuple):
 
     rows: pa.Table
     places: Places | None = None
+    #: which rows take the row of their key away; None where none does
+    deletes: pa.Array | None = None
 
 
 class Rows(NamedTuple):
@@ -106,6 +109,30 @@ class DecodedRows:
             places = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
             pieces.append(Piece(own.take(pa.array(places)), places))
         return Rows(tuple(pieces), dead_rows(batch, faults) if faults else None)
+
+
+class KeyedRows:
+    """Rows of a table with a row for each key: tombstones are told from the others, and all have keys."""
+
+    def __init__(self, maker: RowMaker) -> None:
+        self._maker = maker
+        self.columns = maker.columns
+
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        keyless = np.flatnonzero(batch.column("key").is_null().to_numpy(zero_copy_only=False)).tolist()
+        dead = []
+        if keyless:
+            dead.append(dead_rows(batch, dict.fromkeys(keyless, NO_KEY)))
+            batch = batch.filter(batch.column("key").is_valid())
+        made = self._maker.rows(batch)
+        gone = batch.column(VALUE).is_null()
+        pieces = tuple(
+            one._replace(deletes=gone if one.places is None else gone.take(pa.array(one.places)))
+            for one in made.pieces
+        )
+        if made.dead is not None:
+            dead.append(made.dead)
+        return Rows(pieces, pa.concat_tables(dead) if dead else None)
 
 
 class _Written(NamedTuple):

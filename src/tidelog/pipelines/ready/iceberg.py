@@ -14,7 +14,7 @@ from tidelog.pipelines.lake.catalogs import CatalogOptions, described, identifie
 from tidelog.pipelines.lake.partitioning import partition_fields
 from tidelog.pipelines.lake.uses import LakeUse, ValueSchemas
 from tidelog.pipelines.local_work import LocalWork
-from tidelog.pipelines.pipeline_options import Option, Options, OptionType
+from tidelog.pipelines.pipeline_options import Option, Options, OptionType, check_one_topic
 from tidelog.pipelines.plan import Plan, PlannedQuery
 from tidelog.pipelines.problems import Misplaced
 from tidelog.pipelines.run_settings import RunSettings, TriggerKind
@@ -25,6 +25,7 @@ from tidelog.schemas.registered import AVRO, JSON_SCHEMA, PROTOBUF
 
 QUERY = "iceberg"
 NONE = "none"
+APPEND, UPSERT = "append", "upsert"
 _MEGABYTE = 1 << 20
 
 
@@ -36,6 +37,13 @@ class Iceberg:
     options = (
         Option("topic", OptionType.TEXT, "The topic, or topics with commas.", required=True, identity=True),
         Option("table", OptionType.TEXT, "The table: namespace.name.", required=True, identity=True),
+        Option(
+            "mode",
+            OptionType.TEXT,
+            "A row for each record (append), or the newest of each key (upsert).",
+            APPEND,
+            choices=(APPEND, UPSERT),
+        ),
         Option("warehouse", OptionType.TEXT, "The folder of the tables: a path or s3://…."),
         Option("catalog", OptionType.TEXT, "The catalog's name.", "tidelog"),
         Option(
@@ -81,6 +89,8 @@ class Iceberg:
     def plan(self, options: Options, run: RunSettings) -> Plan:
         """One query: topic to table."""
         use = _use(options, run)
+        if options["mode"] == UPSERT:
+            check_one_topic(options, of=f"{self.name} with mode: upsert")
         if run.dead_letters is not None:
             raise BadOption(
                 f"iceberg: records that cannot be rows go to table {use.dead_letters}; leave out dead_letters"
@@ -91,6 +101,8 @@ class Iceberg:
         does = ["rows are records"]
         if use.values is not None:
             does = [f"values are {use.values.kind}, with the schemas of {use.values.registry_url}"]
+        if options["mode"] == UPSERT:
+            does.append("the newest row of each key stays; no value takes the key away")
         if use.partition_by:
             does.append(f"partitioned by {', '.join(map(str, use.partition_by))}, if the table is made")
         if options["compact_files"]:
@@ -160,7 +172,7 @@ def _load(work: LocalWork, plan: Plan) -> None:
     from tidelog.pipelines.lake.first_columns import first_columns, row_maker
     from tidelog.pipelines.lake.iceberg_table import IcebergTable, TableToMake
     from tidelog.pipelines.lake.loading import Loading
-    from tidelog.pipelines.lake.table_rows import DEAD
+    from tidelog.pipelines.lake.table_rows import DEAD, KeyedRows
     from tidelog.pipelines.lake.upkeep import Upkeep, UpkeepOptions
 
     options, run, use = plan.options, plan.run, plan.lake
@@ -184,9 +196,12 @@ def _load(work: LocalWork, plan: Plan) -> None:
         ),
     )
     with Cluster(source.client) as cluster:
-        Loading(
-            work, cluster, source, row_maker(use.values), table, dead_letters, _pace(options, run), upkeep
-        ).run()
+        maker = row_maker(use.values)
+        key = None
+        if options["mode"] == UPSERT:
+            maker, key = KeyedRows(maker), "key" if use.values is None else "_key"
+        pace = _pace(options, run)
+        Loading(work, cluster, source, maker, table, dead_letters, pace, upkeep, key).run()
 
 
 def _pace(options: Options, run: RunSettings) -> "Any":
