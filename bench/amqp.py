@@ -146,7 +146,6 @@ def rabbitmq(folder: Path) -> Iterator[int]:
             "RABBITMQ_DIST_PORT": str(distribution.port),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
             "ERL_EPMD_PORT": str(distribution.port + 1),
-            "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
             "RABBITMQ_PID_FILE": str(folder / "pid"),
         }
         process = subprocess.Popen(
@@ -170,8 +169,14 @@ def rabbitmq(folder: Path) -> Iterator[int]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)
-            # The name server that it started, which is nobody's child any more.
-            subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, timeout=20, check=False)
+            # The name server that it started is nobody's child; it ends when it knows of no node any more.
+            until = time.monotonic() + 10
+            ended = 1
+            while ended and time.monotonic() < until:
+                time.sleep(0.2)
+                ended = subprocess.run(
+                    ["epmd", "-kill"], env=environment, capture_output=True, timeout=20, check=False
+                ).returncode
 
 
 @contextmanager
