@@ -64,6 +64,8 @@ def test_the_newest_of_each_key(start: Start, bootstrap: str, make_topic: TopicM
     assert len(found) == 8 and {row["key"]: row["value"] for row in found}[b"k2"] == b"y"
     [dead] = rows(tmp_path, "lake.t_dlq")
     assert (dead["value"], dead["reason"]) == (b"no key", "it has no key")
+    CatalogOptions("tidelog", str(tmp_path)).open().drop_table("lake.t")
+    assert "table lake.t_dlq has dead letters of this pipeline" in (ended(start(topic, mode="upsert")) or "")
 
 
 def test_a_run_goes_on_where_the_table_is(

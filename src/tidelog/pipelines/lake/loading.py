@@ -270,6 +270,14 @@ class Loading:
         self._cluster_id = self._cluster.cluster_id or ""
         found = self._table.position
         if found is None:
+            dead = self._dead_letters(False)
+            if dead is not None and dead.position is not None:
+                # Its offsets are of a table that is gone, and maybe of another topic of that name.
+                raise BadOption(
+                    f"table {dead.name} has dead letters of this pipeline from before table "
+                    f"{self._table.name} was made or rolled back: rename or drop it, or give this one "
+                    "another --name"
+                )
             start = self._offsets.starting()
             self._table.commit([], self._cluster_id, start)
             return start
