@@ -9,8 +9,10 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conformance.drivers.contract import DEADLINE_SECONDS, TopicMaker
+from tidelog.client.faults import ClientFault
 from tidelog.pipelines.definition import read_definition
 from tidelog.pipelines.lake.catalogs import CatalogOptions
+from tidelog.pipelines.lake.iceberg_table import IcebergTable
 from tidelog.pipelines.planning import make_plan, start_here
 from tidelog.pipelines.work import Work
 
@@ -89,3 +91,22 @@ def test_a_run_goes_on_where_the_table_is(
     assert sorted(int(row["value"]) for row in rows(tmp_path)) == list(range(81))
     other = make_topic(1)
     assert "was filled by this pipeline from topic" in (ended(start(other)) or "")
+
+
+def test_dead_letters_without_their_rows_are_not_written_twice(
+    start: Start, bootstrap: str, make_topic: TopicMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(1)
+    send(bootstrap, topic, (b"k", b"1"), (None, b"dead"), (b"l", b"2"))
+
+    def dies(*given: object) -> None:
+        raise ClientFault("between the two commits")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(IcebergTable, "replace", dies)
+        assert ended(start(topic, mode="upsert")) == "between the two commits"
+    assert (len(rows(tmp_path)), len(rows(tmp_path, "lake.t_dlq"))) == (0, 1)
+    send(bootstrap, topic, (b"k", b"3"), (None, b"dead too"))
+    assert ended(start(topic, mode="upsert", batch_records=2)) is None
+    assert {row["key"]: row["value"] for row in rows(tmp_path)} == {b"k": b"3", b"l": b"2"}
+    assert sorted(row["value"] for row in rows(tmp_path, "lake.t_dlq")) == [b"dead", b"dead too"]

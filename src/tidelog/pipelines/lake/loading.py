@@ -351,6 +351,8 @@ class Loading:
         if made.dead is not None:
             batch.add_dead(made.dead)
         for piece in made.pieces:
+            if not len(piece.rows):
+                continue
             try:
                 self._make_room(piece.rows.schema, batch)
             except DoNotMerge as fault:
