@@ -71,6 +71,11 @@ FOLLOW = Way("one broker", ready=r"value-\d+")
 QUEUE = Way("one broker", prepared_by("tidelog share reset invoices --topic orders --to-earliest --execute"))
 WITH_SCHEMA = Way("registry", prepared_by("echo '\"3 apples\"' | tidelog produce orders --schema order.avsc"))
 JAVA = Way("nowhere", ready="ready at", java=True)
+RULES = prepared_by('printf \'[[rule]]\\nfilter = "sensors/#"\\ntopic = "sensors"\\n\' > rules.toml')
+DELAYED = prepared_by(
+    "tidelog topic create orders-later --config tidelog.delay.target=orders --config tidelog.delay.ms=60000",
+    "echo 'alice:coat' | tidelog produce orders-later -K :",
+)
 LAB_PAGE = Way("nowhere", ready=r"http://\S+")
 LAB_ENDED = Way("nowhere", stdin="q\n")
 #: ready when the cluster of the first scenario is being started
@@ -96,6 +101,12 @@ WAYS: dict[str, Way | dict[str, Way]] = {
     "tidelog consume": {"--schema": WITH_SCHEMA, "--exit-at-end": BROKER, "-n 10": BROKER, "": FOLLOW},
     "tidelog offsets": BROKER,
     "tidelog sql": BROKER,
+    "tidelog delay list": Way("one broker", DELAYED),
+    "tidelog delay show": Way("one broker", DELAYED),
+    "tidelog delay cancel": Way("one broker", DELAYED),
+    "tidelog gateway amqp": Way("one broker", ready=r"AMQP gateway of .*\n"),
+    "tidelog gateway mqtt": Way("one broker", RULES, ready=r"MQTT gateway of .*\n"),
+    "tidelog mqtt map": Way("nowhere", RULES),
     "tidelog group delete": Way("one broker", with_group),
     "tidelog group delete-offsets": {
         "--yes": Way("one broker", with_group),
@@ -199,7 +210,8 @@ WAYS: dict[str, Way | dict[str, Way]] = {
 REWRITTEN = (
     (r"\btidelog up\b", "tidelog up --console-port 0"),
     (r"(tidelog up --console-port 0)(?!.*(--port|server\.properties))", r"\1 --port 0"),
-    (r"--port (8080|8081|9093)\b", "--port 0"),
+    (r"--port (1883|5672|8080|8081|9093)\b", "--port 0"),
+    (r"--ws-port 8083", "--ws-port 0"),
     (r"(tidelog lab .*\bpage\b)(?: --page-port \d+)?", r"\1 --page-port 0"),
     (r"--metrics-port \d+", "--metrics-port 0"),
     (r"(tidelog broker .*--zookeeper .*)", r"\1 --listeners PLAINTEXT://127.0.0.1:0"),
