@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
+from tidelog.cli.foreground import EXIT_WITH_STDIN_OPTION, end_with_stdin
 from tidelog.model.addresses import address_text
 
 DEFAULT_CONSOLE_PORT = 8080
@@ -75,7 +75,7 @@ def console_installed() -> bool:
     metavar="DIR",
     help="A data folder of brokers on this machine, to read and show their segments; repeat for more.",
 )
-@click.option("--exit-with-stdin", is_flag=True, help="Stop when standard input ends, as 'tidelog up' needs.")
+@EXIT_WITH_STDIN_OPTION
 @connection_options()
 def console(
     connection: Connection,
@@ -138,7 +138,7 @@ def console(
 
     def run() -> None:
         if exit_with_stdin:
-            threading.Thread(target=_exit_with_stdin, daemon=True).start()
+            end_with_stdin()
         serve(settings, listening, ready)
 
     raise click.exceptions.Exit(run_restarted(run))
@@ -185,10 +185,3 @@ def _login_roles(properties: Mapping[str, str], login_users: tuple[str, ...]) ->
             "give the console users of its own with --users-file, or --no-login to let in whoever reaches it",
         )
     return {client.sasl_username: "change", **dict(_named(text) for text in login_users)}
-
-
-def _exit_with_stdin() -> None:
-    """End with the process that started us, however it ends: its end of the pipe closes."""
-    while os.read(0, 4096):
-        pass
-    os._exit(0)

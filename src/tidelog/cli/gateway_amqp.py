@@ -2,16 +2,21 @@
 
 import asyncio
 import importlib.util
-import os
 import ssl
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.connection import Connection, connection_options, probe
 from tidelog.cli.errors import CommandError
+from tidelog.cli.foreground import (
+    EXIT_WITH_STDIN_OPTION,
+    end_with_stdin,
+    log_options,
+    tls_context,
+    tls_options,
+)
 from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
@@ -37,18 +42,7 @@ def amqp_installed() -> bool:
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Listen on this address."
 )
-@click.option(
-    "--tls-certificate",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Speak TLS with this certificate (PEM).",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="The key of the certificate.",
-)
+@tls_options("AMQP over TLS")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -86,17 +80,8 @@ def amqp_installed() -> bool:
     metavar="BYTES",
     help="Refuse larger messages; topics have a limit of their own (max.message.bytes).",
 )
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to log."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="What to log, to standard error.",
-)
-@click.option("--exit-with-stdin", is_flag=True, help="Stop when standard input ends.")
+@log_options
+@EXIT_WITH_STDIN_OPTION
 @connection_options()
 def amqp(
     connection: Connection,
@@ -131,12 +116,7 @@ def amqp(
     from tidelog.gateways.amqp.limits import Limits, QueueDefaults
     from tidelog.server.log_format import configure_logging
 
-    if (tls_certificate is None) != (tls_key is None):
-        raise click.UsageError("--tls-certificate and --tls-key go together")
-    tls = None
-    if tls_certificate is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(tls_certificate, tls_key)
+    tls = tls_context(tls_certificate, tls_key)
     configure_logging(log_format, log_level)
     probe(connection.bootstrap)
     gateway = Gateway(
@@ -146,7 +126,7 @@ def amqp(
         definitions_topic=definitions_topic,
     )
     if exit_with_stdin:
-        threading.Thread(target=_exit_with_stdin, daemon=True).start()
+        end_with_stdin()
     asyncio.run(_served(gateway, connection, host, port, metrics_port, tls))
 
 
@@ -178,10 +158,3 @@ async def _served(
             f"cannot listen on {address_text(host, port)}: {failure.strerror or failure}",
             "another --port (0 picks a free one), or stop what uses this one",
         ) from failure
-
-
-def _exit_with_stdin() -> None:
-    """End with the process that started us, however it ends: its end of the pipe closes."""
-    while os.read(0, 4096):
-        pass
-    os._exit(0)

@@ -3,9 +3,7 @@
 import importlib.util
 import os
 import socket
-import ssl
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,13 @@ import click
 
 from tidelog.cli.connection import Connection, connection_options, probe
 from tidelog.cli.errors import CommandError
+from tidelog.cli.foreground import (
+    EXIT_WITH_STDIN_OPTION,
+    end_with_stdin,
+    log_options,
+    tls_context,
+    tls_options,
+)
 from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
@@ -84,30 +89,10 @@ TOPIC_OPTION = click.option(
     metavar="NAME",
     help="Who this gateway is, the same at every start and unlike all others (default: host and port).",
 )
-@click.option(
-    "--tls-certificate",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Serve MQTT over TLS with this certificate (PEM).",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="The key of the certificate.",
-)
+@tls_options("MQTT over TLS")
 @click.option("--no-login", is_flag=True, help="Ask for no login, though the cluster is secured.")
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to log."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="What to log, to standard error.",
-)
-@click.option("--exit-with-stdin", is_flag=True, help="Stop when standard input ends, as 'tidelog up' needs.")
+@log_options
+@EXIT_WITH_STDIN_OPTION
 @connection_options()
 def mqtt(
     connection: Connection,
@@ -143,12 +128,12 @@ def mqtt(
     if web_socket_port is not None and importlib.util.find_spec("wsproto") is None:
         raise CommandError("web sockets are not installed", "pip install 'tidelog[mqtt]'")
     topic_map = read_topic_map(map_file, topic)
-    tls = _tls_context(tls_certificate, tls_key)
+    tls = tls_context(tls_certificate, tls_key)
     configure_logging(log_format, log_level)
     probe(connection.bootstrap)
     login = _login(connection, no_login=no_login)
     if exit_with_stdin:
-        threading.Thread(target=_exit_with_stdin, daemon=True).start()
+        end_with_stdin()
     settings = GatewaySettings(
         {**connection.properties, "bootstrap.servers": connection.bootstrap},
         connection.client_settings(),
@@ -196,23 +181,6 @@ def _run(
         ) from fault
 
 
-def _tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--tls-certificate and --tls-key go together")
-    if certificate is None or key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as fault:
-        raise CommandError(
-            f"the certificate {certificate} cannot be used: {fault}",
-            "both files are PEM, and belong together",
-        ) from fault
-    return context
-
-
 def _login(connection: Connection, *, no_login: bool) -> "ClientSettings | None":
     from tidelog.client.cluster_logins import PASSWORD_MECHANISMS
 
@@ -225,10 +193,3 @@ def _login(connection: Connection, *, no_login: bool) -> "ClientSettings | None"
             "--no-login lets in whoever reaches the gateway",
         )
     return settings
-
-
-def _exit_with_stdin() -> None:
-    """End with the process that started us, however it ends: its end of the pipe closes."""
-    while os.read(0, 4096):
-        pass
-    os._exit(0)

@@ -1,10 +1,8 @@
 """`tidelog registry`: a schema registry in the foreground, over any Kafka cluster."""
 
 import importlib.util
-import os
 import ssl
 import sys
-import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,6 +10,13 @@ import click
 
 from tidelog.cli.connection import Connection, connection_options, probe
 from tidelog.cli.errors import CommandError
+from tidelog.cli.foreground import (
+    EXIT_WITH_STDIN_OPTION,
+    both_or_none,
+    end_with_stdin,
+    log_options,
+    tls_options,
+)
 from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
@@ -60,18 +65,7 @@ def registry_installed() -> bool:
     metavar="NAME",
     help="The group in which the instances choose the one that writes.",
 )
-@click.option(
-    "--tls-certificate",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Serve HTTPS with this certificate (PEM).",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="The key of the certificate.",
-)
+@tls_options("HTTPS")
 @click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False),
@@ -80,17 +74,8 @@ def registry_installed() -> bool:
 )
 @click.option("--read-only", is_flag=True, help="Never write: changes go to another instance.")
 @click.option("--no-login", is_flag=True, help="Ask for no login, though the cluster is secured.")
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to log."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="What to log, to standard error.",
-)
-@click.option("--exit-with-stdin", is_flag=True, help="Stop when standard input ends, as 'tidelog up' needs.")
+@log_options
+@EXIT_WITH_STDIN_OPTION
 @connection_options()
 def registry(
     connection: Connection,
@@ -124,9 +109,8 @@ def registry(
     from tidelog.registry.serving import TlsFiles, listen, make_server
     from tidelog.server.log_format import configure_logging
 
-    if (tls_certificate is None) != (tls_key is None):
-        raise click.UsageError("--tls-certificate and --tls-key go together")
-    tls = None if tls_certificate is None or tls_key is None else TlsFiles(tls_certificate, tls_key)
+    files = both_or_none(tls_certificate, tls_key)
+    tls = None if files is None else TlsFiles(*files)
     configure_logging(log_format, log_level)
     probe(connection.bootstrap)
     access = _access(connection, topic, no_login=no_login)
@@ -140,7 +124,7 @@ def registry(
     actual = listening.getsockname()[1]
     identity = _identity(advertise, host, actual, secure=tls is not None, eligible=not read_only)
     if exit_with_stdin:
-        threading.Thread(target=_exit_with_stdin, daemon=True).start()
+        end_with_stdin()
     scheme = "http" if tls is None else "https"
     address = f"{scheme}://{address_text(host, actual)}"
 
@@ -211,10 +195,3 @@ def _access(connection: Connection, topic: str, *, no_login: bool) -> "Access":
             "--no-login lets in whoever reaches the registry",
         )
     return ClusterAccess(settings, topic)
-
-
-def _exit_with_stdin() -> None:
-    """End with the process that started us, however it ends: its end of the pipe closes."""
-    while os.read(0, 4096):
-        pass
-    os._exit(0)
