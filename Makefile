@@ -137,7 +137,7 @@ oracle-clients: $(STAMP) ## Sessions of the Java client and of librdkafka on bot
 	@$(BIN)/python -m tests.oracle --clients $(or $(CLIENTS),java,librdkafka) --sessions $(or $(SESSIONS),100) --seed $(or $(SEED),1)
 
 oracle-record: $(STAMP) ## Record the sessions that the test suite replays without Java anew from Apache Kafka
-	@$(BIN)/python -m tests.oracle --record $(or $(SESSIONS),150)
+	@$(BIN)/python -m tests.oracle --record $(or $(SESSIONS),120)
 	@$(BIN)/python -m tests.oracle --faults --record $(or $(LOST),16)
 
 oracle-planted: $(STAMP) ## Every difference planted on purpose is noticed by the recorded sessions

@@ -48,7 +48,7 @@ def _compare(pair: Pair, versions: Versions, options: argparse.Namespace) -> int
         if options.faults:
             session = make_fault_session(seed, versions, options.brokers, kills=options.kills)
         else:
-            session = make_session(seed, versions, options.brokers)
+            session = make_session(seed, versions, options.brokers, about=options.about)
         if options.show:
             print(told(session, []))
         return session
@@ -59,7 +59,7 @@ def _compare(pair: Pair, versions: Versions, options: argparse.Namespace) -> int
         shrink=not options.no_shrink,
         kinds_max=options.stop_after,
         seconds_max=options.minutes * 60,
-        every_version=not options.faults,
+        every_version=not (options.faults or options.about),
     )
     try:
         campaign.run(range(options.seed, options.seed + options.sessions), make)
@@ -76,6 +76,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=math.inf, help="behind which no session begins")
     parser.add_argument("--seed", type=int, default=1, help="of the first session")
+    parser.add_argument(
+        "--about", default="", metavar="WORD", help="what activities are about: shares, topics …"
+    )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--store", choices=("embedded", "zookeeper"), default="embedded")
     parser.add_argument(

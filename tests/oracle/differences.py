@@ -275,10 +275,12 @@ MEANT: tuple[Meant, ...] = (
         "nothing of it was stored",
     ),
     Meant(
-        "ConsumerGroupHeartbeat with the epoch before the member's own, after which something was assigned",
+        "a heartbeat of a consumer or share group with the epoch before the member's own, "
+        "after which something was assigned",
         "tells the assignment only to who says everything",
         "tells it",
         "the answer with it may not have been heard",
+        (Accepted("ShareGroupHeartbeat", "assignment", None, None, "missed", "member_epoch-"),),
     ),
     Meant(
         "a static member that joins again under its own id, such as one that did not get the answer",
@@ -303,6 +305,95 @@ MEANT: tuple[Meant, ...] = (
         "is answered twice",
         "is answered once, with all partitions",
         "it is one topic",
+    ),
+    Meant(
+        "AlterShareGroupOffsets",
+        "keeps the group's epoch",
+        "the group gets a new one",
+        "a leader that still works from before is fenced",
+        (Accepted("ShareGroup*", "*epoch", LESS, None, "altered", behind="AlterShareGroupOffsets"),),
+    ),
+    Meant(
+        "the start of a share partition that is stored (DescribeShareGroupOffsets)",
+        "as it was before the write, further ahead with the next one",
+        "as it is then",
+        "several acknowledgements are stored with one write; the lag is the same",
+        (Accepted("DescribeShareGroupOffsets", "*.start_offset", LESS, None, "stored", behind="ShareFetch"),),
+    ),
+    Meant(
+        "what is said of records of a partition from which nobody has fetched since its leader leads",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "INVALID_RECORD_STATE",
+        "the partition is there, and nothing of it is acquired",
+        (Accepted("Share*", "responses.partitions.*error_code", 3, 121, "nobody fetched"),),
+    ),
+    Meant(
+        "ShareFetch of a partition of which its group has no state",
+        "UNKNOWN_SERVER_ERROR, or nothing until it is known",
+        "INVALID_REQUEST",
+        "a client can tell what it did",
+        (Accepted("ShareFetch", "responses.partitions.error_code", -1, 42, "no state"),),
+    ),
+    Meant(
+        "ShareFetch with an acquire mode that there is not",
+        "UNKNOWN_SERVER_ERROR, and its session goes on",
+        "INVALID_REQUEST",
+        "a client can tell what it did",
+        (Accepted("ShareFetch", "error_code", -1, 42, "a mode", "share_acquire_mode: "),),
+    ),
+    Meant(
+        "DescribeShareGroupOffsets of a partition that is not there, or without partitions",
+        "is never answered, or UNKNOWN_SERVER_ERROR for the group",
+        "an error for the partition; nothing",
+        "a connection must not hang",
+    ),
+    Meant(
+        "the lag of a share partition whose offset was altered to less than 0",
+        "counts from there",
+        "-1",
+        "no partition has such an offset",
+        (Accepted("DescribeShareGroupOffsets", "*.lag", None, -1, "below 0", behind="start_offset: -2"),),
+    ),
+    Meant(
+        "an empty group id in DescribeShareGroupOffsets",
+        "a group of which nothing is stored",
+        "INVALID_GROUP_ID",
+        "as other requests about groups",
+    ),
+    Meant(
+        "how many records a ShareFetch gives when some are delivered again, or offsets have no records",
+        "goes by the batches that it keeps in memory; offsets without records count",
+        "goes by the records",
+        "the member gets the others with its next request",
+        (
+            Accepted(
+                "DescribeShareGroupOffsets", "*.lag", None, LESS, "markers", behind="transactional: true"
+            ),
+        ),
+    ),
+    Meant(
+        "the state of a share partition: a start offset before the one that is stored, "
+        "a state epoch in which it was begun before, a write in a later leader epoch than the last read",
+        "takes the state back; begins anew; the older leader may still write",
+        "the start stays; nothing happens; the older leader is fenced",
+        "what was stored stays stored",
+    ),
+    Meant(
+        "acknowledgements that overlap in one offset, or begin before the first offset",
+        "INVALID_RECORD_STATE",
+        "INVALID_REQUEST",
+        "the request says twice of a record what became of it",
+    ),
+    Meant(
+        "ShareFetch, ShareAcknowledge of a topic id that nobody has, or not any more",
+        "UNKNOWN_SERVER_ERROR for the whole request",
+        "UNKNOWN_TOPIC_ID for the topic",
+        "the member can go on with the others",
+        (
+            Accepted("Share*", "error_code", -1, 0, "an unknown topic id"),
+            Accepted("Share*", "acquisition_lock_timeout", 0, None, "an unknown topic id"),
+            Accepted("Share*", "responses", [], None, "an unknown topic id"),
+        ),
     ),
     Meant(
         "a batch behind a refused or repeated one of a lower sequence, "

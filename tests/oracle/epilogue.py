@@ -4,6 +4,10 @@ What is read back is compared like every other answer: the logs from their first
 is not committed, their bounds and producers; offsets, members and states of groups; transactions.
 """
 
+from collections.abc import Callable
+
+from tests.oracle.activities_share_admin import describe_group_offsets
+from tests.oracle.activities_shares import Shared, close, read_rest, shares
 from tests.oracle.generator import Builder
 from tests.oracle.session import Json, name
 
@@ -62,6 +66,14 @@ def read_back(b: Builder) -> None:
         b.ask("OffsetFetch", {"groups": asked}, version=b.version("OffsetFetch", 8, 9))
         b.ask("DescribeGroups", {"groups": groups})
         b.ask("ConsumerGroupDescribe", {"group_ids": groups})
+    for shared in shares(b):
+        for member in shared.members:
+            if member.session:
+                close(b, shared, member)
+        read_rest(b, shared)
+        describe_group_offsets(b, shared)
+        fields = {"group_ids": [name(shared.alias)], "include_authorized_operations": False}
+        b.ask("ShareGroupDescribe", fields)
     ids = [name(one) for one in b.transactional_ids]
     for known in [[one] for one in ids] if b.several else [ids] if ids else []:
         b.ask("DescribeTransactions", {"transactional_ids": known})
@@ -84,9 +96,13 @@ def clean_up(b: Builder) -> None:
     def last(api: str, fields: dict[str, Json]) -> None:
         b.ask(api, fields, version=b.versions[api][1], cleanup=True, settle=False)
 
-    living = [topic.alias for topic in b.topics if not topic.deleted]
+    own = {topic.alias: topic for shared in shares(b) for topic in shared.topics}
+    living = [topic.alias for topic in [*b.topics, *own.values()] if not topic.deleted]
     for alias in b.groups:
         group = b.groups[alias]
+        if isinstance(group, Shared):
+            _leave_shared(group, last)
+            continue
         for member in getattr(group, "members", []):
             if getattr(group, "kind", "") == "classic":
                 last(
@@ -148,3 +164,14 @@ def clean_up(b: Builder) -> None:
                 "upsertions": [],
             },
         )
+
+
+def _leave_shared(group: Shared, last: Callable[[str, dict[str, Json]], None]) -> None:
+    """Members and settings of a share group go, so that it can be deleted."""
+    for member in group.members:
+        fields = {"group_id": name(group.alias), "member_id": member.id, "member_epoch": -1}
+        last("ShareGroupHeartbeat", {**fields, "rack_id": None, "subscribed_topic_names": None})
+    rows = [{"name": key, "config_operation": 1, "value": None} for key in sorted(group.settings)]
+    resource = {"resource_type": 32, "resource_name": name(group.alias), "configs": rows}
+    if rows:
+        last("IncrementalAlterConfigs", {"resources": [resource], "validate_only": False})

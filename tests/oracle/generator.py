@@ -16,6 +16,8 @@ from tests.oracle.runner import COORDINATED, LED
 from tests.oracle.session import Json, Session, Step, name, names_in, ref
 
 STEPS_MIN = 30
+#: in so many sessions there are share groups, whose fetches wait for what may come
+SHARE_GROUPS = 0.15
 UNKNOWN_ID = {"$uuid": "6f9a3b52-1d7c-4c59-9c2f-0a5b6c7d8e9f"}
 #: APIs whose changes reach the parts of Kafka a little later
 _SETTLING = {
@@ -179,7 +181,9 @@ class Builder:
         for broker in self.brokers[1:]:
             self.ask(api, fields, broker=broker, **options)
 
-    def create_topic(self, partitions: int | None = None, configs: dict[str, str] | None = None) -> Topic:
+    def create_topic(
+        self, partitions: int | None = None, configs: dict[str, str] | None = None, leader: int | None = None
+    ) -> Topic:
         """Create a topic and wait until it is there; metadata of several versions has its id from 10 on."""
         alias = self.new("t")
         if partitions is None:
@@ -194,7 +198,7 @@ class Builder:
         replicas = [1]
         if self.several:
             # Where replicas go by themselves is anybody's guess.
-            replicas = self.rotated(self.choose(1, 1, 2, 3))
+            replicas = self.rotated(leader or self.choose(1, 1, 2, 3))
             rows_of = [{"partition_index": number, "broker_ids": replicas} for number in range(partitions)]
             topic |= {"num_partitions": -1, "replication_factor": -1, "assignments": rows_of}
         self.ask("CreateTopics", {"topics": [{**topic, "configs": rows}], "timeout": 10_000})
@@ -250,8 +254,8 @@ class Builder:
 Activity = Callable[[Builder], None]
 
 
-def activities(brokers: int = 1) -> list[tuple[float, Activity]]:
-    """Every activity with its weight."""
+def activities(brokers: int = 1, about: str = "") -> list[tuple[float, Activity]]:
+    """Every activity with its weight, or those in modules of this name."""
     from tests.oracle import (
         activities_brokers,
         activities_cluster,
@@ -259,6 +263,8 @@ def activities(brokers: int = 1) -> list[tuple[float, Activity]]:
         activities_groups,
         activities_producing,
         activities_security,
+        activities_share_admin,
+        activities_shares,
         activities_topics,
         activities_transactions,
     )
@@ -269,19 +275,25 @@ def activities(brokers: int = 1) -> list[tuple[float, Activity]]:
         activities_groups,
         activities_producing,
         activities_security,
+        activities_share_admin,
+        activities_shares,
         activities_topics,
         activities_transactions,
     )
-    rows = [row for module in modules for row in module.ACTIVITIES]
-    return rows + activities_brokers.ACTIVITIES if brokers > 1 else rows
+    rows = [row for module in modules if about in module.__name__ for row in module.ACTIVITIES]
+    return rows + activities_brokers.ACTIVITIES if brokers > 1 and not about else rows
 
 
-def make_session(seed: int, versions: Versions, brokers: int = 1, steps_min: int = STEPS_MIN) -> Session:
-    """The session of a seed."""
+def make_session(
+    seed: int, versions: Versions, brokers: int = 1, steps_min: int = STEPS_MIN, about: str = ""
+) -> Session:
+    """The session of a seed, or one with the activities of some modules alone."""
     from tests.oracle.epilogue import clean_up, read_back
 
     builder = Builder(seed, versions, brokers)
-    table = activities(brokers)
+    table = activities(brokers, about)
+    if not about and not builder.chance(SHARE_GROUPS):
+        table = [row for row in table if "share" not in row[1].__module__]
     # A session is about a few things, not about everything: later steps meet what earlier ones made.
     chosen = builder.random.sample(table, k=builder.random.randint(4, 9))
     weights = [weight for weight, _ in chosen]

@@ -35,12 +35,49 @@ def normalised(session: Session, prefix: str, transcript: Transcript) -> dict[st
     killed = any(step.api == KILL for step in session.steps)
     where = {"several": session.brokers > 1, "faults": session.faults, "kills": killed}
     normaliser = Normaliser(prefix, frozenset(one for one, holds in where.items() if holds))
+    transcript = _together(steps, transcript)
     for label, answer in transcript:
         normaliser.note_ids(steps[label].api, answer)
     answers = {label: normaliser.normalise(steps[label].api, answer) for label, answer in transcript}
     # The names of two runs of a session differ in their prefix.
     loaded: dict[str, Json] = json.loads(json.dumps(answers).replace(prefix, "~"))
     return loaded
+
+
+def _together(steps: dict[str, Step], transcript: Transcript) -> Transcript:
+    """What is to be compared together is in the last one of these answers."""
+    answers = dict(transcript)
+    parts: dict[str, dict[str, dict[str, Json]]] = {}
+    for label, answer in transcript:
+        if not (word := steps[label].together) or "responses" not in answer:
+            continue
+        found = parts.setdefault(word, {})
+        for topic in answer["responses"]:
+            for part in topic["partitions"]:
+                place = json.dumps([topic["topic_id"], part["partition_index"]])
+                before = found.get(place)
+                found[place] = (
+                    {"topic_id": topic["topic_id"], **part} if before is None else _both(before, part)
+                )
+        answers[label] = {**answer, "responses": []}
+    last = {steps[label].together: label for label, answer in transcript if "responses" in answer}
+    for word, found in parts.items():
+        rows = [{"topic_id": row.pop("topic_id"), "partitions": [row]} for row in map(dict, found.values())]
+        answers[last[word]] = {**answers[last[word]], "responses": rows}
+    return list(answers.items())
+
+
+def _both(before: dict[str, Json], after: dict[str, Json]) -> dict[str, Json]:
+    """What two fetches gave of a partition."""
+    batches = {batch["base_offset"]: batch for row in (before, after) for batch in row["records"] or ()}
+    acquired = [*before["acquired_records"], *after["acquired_records"]]
+    return {
+        **before,
+        "error_code": before["error_code"] or after["error_code"],
+        "acknowledge_error_code": before["acknowledge_error_code"] or after["acknowledge_error_code"],
+        "records": [batches[offset] for offset in sorted(batches)],
+        "acquired_records": sorted(acquired, key=lambda row: (row["first_offset"], row["delivery_count"])),
+    }
 
 
 def differences(session: Session, kafka: dict[str, Json], here: dict[str, Json]) -> list[Difference]:

@@ -19,6 +19,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import append_record
 from tidelog.records.record import parse_records
+from tidelog.shares.states import AcknowledgeType
 from tidelog.storage.producer_state import Duplicate
 
 Plant = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -240,6 +241,38 @@ PLANTED: dict[str, Plant] = {
         "tidelog.broker.replicas.fetch_sessions:FetchSession",
         "_forget",
         lambda old, session, request: None,
+    ),
+    "acquired records are told one too few": _rows(
+        "ShareFetch",
+        "responses.partitions",
+        acquired_records=lambda rows: [
+            {**row, "last_offset": max(row["first_offset"], row["last_offset"] - 1)}
+            for row in map(dict, rows)
+        ],
+    ),
+    "the first delivery of a record is its second": _rows(
+        "ShareFetch",
+        "responses.partitions",
+        acquired_records=lambda rows: [
+            {**row, "delivery_count": row["delivery_count"] + 1} for row in map(dict, rows)
+        ],
+    ),
+    "rejected records are delivered again": _method(
+        "tidelog.shares.share_partition:SharePartition",
+        "_aim",
+        lambda old, shared, run, kind: old(
+            shared, run, AcknowledgeType.RELEASE if kind is AcknowledgeType.REJECT else kind
+        ),
+    ),
+    "any epoch of a share session will do": _method(
+        "tidelog.shares.sessions:ShareSessions",
+        "_current",
+        lambda old, sessions, key, epoch: old(
+            sessions, key, known.epoch if epoch != -1 and (known := sessions.get(key)) else epoch
+        ),
+    ),
+    "a share session that ends keeps its records": _method(
+        "tidelog.shares.share_partition:SharePartition", "_release_member", lambda old, *rest: None
     ),
     "prefixes do not count": _method("tidelog.security.acl:AclIndex", "_applying", _literals_alone),
     "rights do not count": _method(

@@ -8,23 +8,31 @@ the wildcards of `fnmatch`. Its action says what becomes of the field before ans
               was equal stays equal. Negative numbers, zero UUIDs and empty texts are themselves.
 - `sort`      the order of the array has no meaning
 - `join`      rows of partitions that are alike otherwise are one row
+- `delivered` offsets without records, and batches of which nothing was acquired, are left out
+- `telling`   rows of partitions that say nothing are left out
+- `merged`    offsets side by side with the same count of deliveries are one row
 - `ordered`   its order has a meaning after all
 - `own`       elements that do not belong to this session are left out
 - `internal`  the topics of the coordinators stay, without their ids
 - `returned`  only what lies before the end of the records that are returned beside it
+- `share key` the topic id in the key of a share partition becomes its symbol
 - `present`   only whether there is one
 - `clock`     a time of this year is that of a broker, older ones are those of records
 - `since`     a time of a clock is told from the `issue_timestamp` beside it, if there is one
 - `shared`    elements about what only Kafka has are left out
 """
 
+import base64
+import contextlib
 import dataclasses
 import fnmatch
 import functools
 import json
 import re
+import uuid
 from typing import Any
 
+from tests.oracle.generator import UNKNOWN_ID
 from tests.oracle.session import Json
 from tidelog.protocol.apis import APIS
 
@@ -44,6 +52,7 @@ class Rule:
 
 RULES = (
     Rule("*.error_message", "drop", "texts are for people"),
+    Rule("*.acknowledge_error_message", "drop", "texts are for people"),
     Rule("*.batch_index_error_message", "drop", "texts are for people"),
     Rule("*.documentation", "present", "texts are for people"),
     Rule("*.host", "present", "another address"),
@@ -69,6 +78,7 @@ RULES = (
     Rule("*.total_bytes", "present", "the disk of the machine"),
     Rule("*.usable_bytes", "present", "the disk of the machine"),
     Rule("*.topic_id", "symbol", "made up by each cluster", "topic id"),
+    Rule("FindCoordinator.coordinators.key", "share key", "has a topic id, which each cluster makes up"),
     Rule("*.producer_id", "symbol", "handed out by each cluster", "producer id"),
     Rule("*.ongoing_txn_producer_id", "symbol", "handed out by each cluster", "producer id"),
     Rule("*.member_id", "symbol", "made up by each coordinator", "member"),
@@ -151,6 +161,14 @@ RULES = (
     Rule("DescribeDelegationToken.tokens", "sort", "a set"),
     Rule("FindCoordinator.coordinators", "sort", "a set"),
     Rule("*.subscribed_topic_names", "sort", "a set"),
+    Rule("ShareFetch.responses", "sort", "a set"),
+    Rule("ShareFetch.responses.partitions", "delivered", "here gaps and control batches are not delivered"),
+    Rule("ShareFetch.responses", "telling", "partitions without news may be in an answer or not"),
+    Rule("ShareFetch.*.acquired_records", "merged", "Kafka has a row for each batch that it keeps in memory"),
+    Rule("ShareAcknowledge.responses", "sort", "a set"),
+    Rule("*ShareGroupOffsets.responses", "sort", "a set"),
+    Rule("*ShareGroupState*.results", "sort", "a set"),
+    Rule("ShareGroupDescribe.groups", "sort", "a set"),
     Rule("DescribeGroups.groups", "sort", "a set"),
     Rule("ConsumerGroupDescribe.groups", "sort", "a set"),
     Rule("OffsetFetch.groups", "sort", "a set"),
@@ -222,12 +240,21 @@ class Normaliser:
                 inner = [one for one in inner if _is_shared(one)]
             if "returned" in actions and isinstance(inner, list):
                 inner = _returned(inner, value["records"])
+            if "delivered" in actions and isinstance(inner, list):
+                inner = [_delivered(row) for row in inner]
+            if "telling" in actions and isinstance(inner, list):
+                inner = _telling(inner)
+            if "merged" in actions and isinstance(inner, list):
+                inner = _merged(inner)
             if "join" in actions and isinstance(inner, list):
                 inner = _joined(inner)
             if "symbol" in actions:
                 result[key] = self._symbol(
                     next(rule.kind for rule in rules if rule.action == "symbol"), inner
                 )
+                continue
+            if "share key" in actions:
+                result[key] = self._share_key(inner)
                 continue
             if "present" in actions:
                 result[key] = inner not in (None, -1, "")
@@ -256,10 +283,20 @@ class Normaliser:
             result["records"] = [{**one, "value": one["value"][:6]} for one in result["records"]]
         return result
 
+    def _share_key(self, value: Json) -> Json:
+        parts = value.split(":") if isinstance(value, str) else []
+        if len(parts) != 3 or (topic_id := _topic_id(parts[1])) is None:
+            return value
+        return ":".join([parts[0], str(self._symbol("topic id", topic_id)), parts[2]])
+
     def _symbol(self, kind: str, value: Json) -> Json:
         if isinstance(value, dict):
             value = next(iter(value.values()))
-        if value in (None, "", 0, -1) or isinstance(value, list) or (isinstance(value, int) and value < 0):
+        if (
+            value in (None, "", 0, -1, UNKNOWN_ID["$uuid"])
+            or isinstance(value, list)
+            or (isinstance(value, int) and value < 0)
+        ):
             return value
         if isinstance(value, str) and value.startswith(self._prefix) and not _MADE_UP.search(value):
             return value
@@ -268,6 +305,13 @@ class Normaliser:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             self._symbols[key] = f"{kind} {self._counts[kind]}"
         return self._symbols[key]
+
+
+def _topic_id(text: str) -> str | None:
+    """A topic id as clients write it; None if this is none."""
+    with contextlib.suppress(ValueError):
+        return str(uuid.UUID(bytes=base64.urlsafe_b64decode(text + "==")))
+    return None
 
 
 def _clock(value: Json) -> Json:
@@ -303,6 +347,56 @@ def _joined(rows: list[Json]) -> list[Json]:
     return list(found.values())
 
 
+def _delivered(row: Json) -> Json:
+    """A partition of a ShareFetch with the batches and the offsets that a member is given as records."""
+    spans = [(one["first_offset"], one["last_offset"]) for one in row["acquired_records"]]
+    batches = []
+    given = set()
+    for batch in row["records"] or ():
+        offsets = {record["offset"] for record in batch["records"]}
+        acquired = {offset for offset in offsets if any(first <= offset <= last for first, last in spans)}
+        if acquired and not batch["attributes"] & 32:
+            batches.append(batch)
+            given |= acquired
+    rows = [
+        {**one, "first_offset": offset, "last_offset": offset}
+        for one in row["acquired_records"]
+        for offset in range(one["first_offset"], one["last_offset"] + 1)
+        if offset in given
+    ]
+    return {**row, "records": batches, "acquired_records": rows}
+
+
+def _telling(topics: list[Json]) -> list[Json]:
+    """The topics of a ShareFetch with the partitions that have records or errors."""
+    rows = []
+    for topic in topics:
+        partitions = [
+            part
+            for part in topic["partitions"]
+            if part["error_code"] or part["acknowledge_error_code"] or _delivered(part)["acquired_records"]
+        ]
+        if partitions:
+            rows.append({**topic, "partitions": partitions})
+    return rows
+
+
+def _merged(rows: list[Json]) -> list[Json]:
+    """Acquired records with as few rows as possible."""
+    found: list[Json] = []
+    for row in rows:
+        before = found[-1] if found else None
+        if (
+            before
+            and before["last_offset"] + 1 == row["first_offset"]
+            and before["delivery_count"] == row["delivery_count"]
+        ):
+            found[-1] = {**before, "last_offset": row["last_offset"]}
+        else:
+            found.append(row)
+    return found
+
+
 def _sort_key(value: Json) -> str:
     """The names first, so that the same element of two systems stands at the same place."""
     if isinstance(value, dict):
@@ -311,7 +405,7 @@ def _sort_key(value: Json) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-_INTERNAL = {"__consumer_offsets", "__transaction_state"}
+_INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 #: of Kafka 4.4, and our own
 _NEWER_SETTINGS = ("errors.deadletterqueue.", "tidelog.")
 _SHARED_FEATURES = {"transaction.version", "eligible.leader.replicas.version"}

@@ -32,17 +32,21 @@ FAULT_REQUEST_SECONDS_MAX = 12.0
 #: before a client that lost its connection opens another one (clients: `reconnect.backoff.ms`); what it asked
 #: before is carried out by then
 RECONNECT_SECONDS = 0.05
+#: what a broker needs to see that a connection is closed
+CLOSED_SECONDS = 0.1
 
 _GROUP, _TRANSACTION = 0, 1
 #: what a coordinator serves: its kind, and the fields that name the group or the transactional id
 COORDINATED = {
     **dict.fromkeys(
         ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetDelete", "OffsetFetch",
-         "TxnOffsetCommit", "ConsumerGroupHeartbeat"),
+         "TxnOffsetCommit", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "DescribeShareGroupOffsets",
+         "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
         (_GROUP, ("group_id", "groups")),
     ),
     "DescribeGroups": (_GROUP, ("groups",)),
     "ConsumerGroupDescribe": (_GROUP, ("group_ids",)),
+    "ShareGroupDescribe": (_GROUP, ("group_ids",)),
     "DeleteGroups": (_GROUP, ("groups_names",)),
     **dict.fromkeys(
         ("InitProducerId", "AddOffsetsToTxn", "EndTxn", "AddPartitionsToTxn"),
@@ -58,6 +62,8 @@ LED = {
 }  # fmt: skip
 #: steps that are not requests: brokers are killed; until all are back and in sync
 KILL, WHOLE = "Kill", "Whole"
+#: the connection is closed
+CLOSE = "Close"
 
 #: what a producer without a transaction asks for an id with
 NOBODY = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
@@ -113,6 +119,9 @@ class Runner:
         if step.api in (KILL, WHOLE):
             self._answers[step.label] = self._kill(step) if step.api == KILL else self._wait_whole()
             return
+        if step.api == CLOSE:
+            self._close(step)
+            return
         for label in labels_in(step.fields):
             if label not in self._answers:
                 self._collect_label(label)
@@ -140,6 +149,14 @@ class Runner:
         self._answers[step.label] = answer
         if step.settle:
             time.sleep(self.system.settle_seconds)
+
+    def _close(self, step: Step) -> None:
+        """Close a connection to all brokers, and let them see it."""
+        for place in [place for place in self._links if place[0] == step.connection]:
+            self._collect(place)
+            self._links.pop(place).close()
+        self._answers[step.label] = {}
+        time.sleep(CLOSED_SECONDS)
 
     def _broker_of(self, step: Step) -> int:
         """Which broker is asked."""
@@ -369,6 +386,8 @@ def prepare(system: System) -> None:
         )
         for kind in (0, 1)
     ]
+    share_partition = {"key_type": 2, "coordinator_keys": ["prepare:AAAAAAAAAAAAAAAAAAAAAQ:0"]}
+    steps.append(Step("p4", "FindCoordinator", 6, share_partition, until={"no_errors": True}))
     steps.append(Step("p2", "ListGroups", 4, {}, until={"no_errors": True}))
     steps.append(
         Step(
@@ -392,7 +411,9 @@ def _internal_topics(brokers: int) -> list[Step]:
     configs = {
         "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
         "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
+        "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1"},
     }
+    partitions = {"__share_group_state": "share.coordinator.state.topic.num.partitions"}
     steps = []
     for first, (name, settings) in enumerate(configs.items()):
         assignments = [
@@ -400,7 +421,7 @@ def _internal_topics(brokers: int) -> list[Step]:
                 "partition_index": number,
                 "broker_ids": [(first + number + more) % brokers + 1 for more in range(brokers)],
             }
-            for number in range(int(SHARED["offsets.topic.num.partitions"]))
+            for number in range(int(SHARED[partitions.get(name, "offsets.topic.num.partitions")]))
         ]
         topic = {
             "name": name,
@@ -425,13 +446,9 @@ def advertised(system: System) -> dict[str, tuple[int, int]]:
 
 
 def common_versions(first: dict[str, tuple[int, int]], second: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """The versions that both speak and that can be written here. Those of share groups are left to real
-    clients (`tests/conformance/test_conformance_queues.py`): what a member gets depends on who asked before.
-    """
+    """The versions that both speak and that can be written here."""
     both = {}
     for name in first.keys() & second.keys():
-        if "Share" in name:
-            continue
         lowest = max(first[name][0], second[name][0], BY_NAME[name].served_from)
         highest = min(first[name][1], second[name][1])
         if lowest <= highest:

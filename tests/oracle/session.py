@@ -9,6 +9,8 @@ values, save these mappings with one key, which are worked out when the step is 
     {"$bytes": "hex"}                     bytes
     {"$uuid": "…"}                        a UUID
     {"$text": ["x", 300]}                 a text repeated
+    {"$acquired": [labels, 0, "all", 1]}  acknowledgements of what ShareFetches gave of a partition, of a type
+    {"$share": ["s0", id, 0]}             the key of a share partition: group, topic id, partition
     {"$batches": [batch, …]}              record batches, see `batches`
 
 References go by the label of a step, so that steps can be left out: what refers to them takes its `else`.
@@ -46,6 +48,8 @@ class Step:
     elsewhere: bool = False
     #: the answer to its first sending gets lost, `early` or `late` (see `proxy`); it is asked again then
     lost: str = ""
+    #: what fetches with the same word here give of a partition is compared together
+    together: str = ""
 
     def to_json(self) -> dict[str, Json]:
         """The step without what is as usual."""
@@ -103,12 +107,12 @@ def names_in(value: Json) -> list[str]:
         return []
     if "$name" in value:
         return [value["$name"]]
-    if "$ref" in value:
+    if "$ref" in value or "$acquired" in value:
         return []
     return [found for one in value.values() for found in names_in(one)]
 
 
-def ref(label: str, *path: str | int, otherwise: Json = None, plus: int = 0) -> Json:
+def ref(label: str, *path: Json, otherwise: Json = None, plus: int = 0) -> Json:
     return {"$ref": [label, list(path), otherwise, plus]}
 
 
@@ -126,6 +130,9 @@ def shown(value: Json) -> str:
             if key == "$ref":
                 label, path, _, plus = inner
                 return f"{label}.{'.'.join(map(str, path))}{f'{plus:+}' if plus else ''}"
+            if key == "$acquired":
+                labels, partition, which, kind = inner
+                return f"{which} of {'+'.join(labels)}.{partition} as {kind}"
         return "{" + ", ".join(f"{key}: {shown(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(shown, value)) + "]"

@@ -57,6 +57,9 @@ SHARED = {
     "group.consumer.heartbeat.interval.ms": "1000",
     # Tidelog assigns at once, Kafka once a second
     "group.consumer.assignment.interval.ms": "0",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "share.coordinator.state.topic.num.partitions": "1",
     "log.retention.ms": "-1",
     "transaction.max.timeout.ms": "900000",
     "log.cleaner.enable": "false",
@@ -77,6 +80,8 @@ def replication(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": copies,
         "transaction.state.log.replication.factor": copies,
         "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": "1",
         "default.replication.factor": copies,
         "min.insync.replicas": "1",
     }
@@ -147,8 +152,6 @@ def kafka(brokers: int = 1) -> Iterator[System]:
                 "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
                 "advertised.listeners": listeners,
                 "log.dirs": str(folder / f"node-{number}"),
-                "share.coordinator.state.topic.replication.factor": "1",
-                "share.coordinator.state.topic.min.isr": "1",
             }
             nodes.add(number, own)
             nodes.launch(number)

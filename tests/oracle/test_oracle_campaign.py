@@ -11,11 +11,12 @@ import pytest
 from tests.oracle.campaign import CRASHES_IN_A_ROW_MAX, Campaign
 from tests.oracle.coverage import Coverage
 from tests.oracle.differences import LESS, NEAR, Accepted
-from tests.oracle.judge import Difference
+from tests.oracle.judge import Difference, differences, normalised
 from tests.oracle.live import Pair
 from tests.oracle.proxy import LossyProxy
 from tests.oracle.rules import Normaliser
 from tests.oracle.session import Session, Step
+from tests.oracle.values import resolve
 
 VERSIONS = {"Metadata": (0, 1)}
 
@@ -106,6 +107,75 @@ def test_rows_of_a_topic_are_joined() -> None:
     joined = Normaliser("o-").normalise("Fetch", {"responses": rows})["responses"]
     assert [(row["topic"], len(row["partitions"])) for row in joined] == [("t0", 2), ("t1", 1)]
     assert joined[0]["partitions"] == [{"partition_index": 1}, {"partition_index": 9}]
+
+
+def _fetched(*acquired: tuple[int, int, int], ends: int = 0) -> dict[str, Any]:
+    """The answer to a ShareFetch: acquired spans with their counts, a record for each offset up to an end."""
+    rows = [
+        {"first_offset": first, "last_offset": last, "delivery_count": count}
+        for first, last, count in acquired
+    ]
+    records = [{"offset": offset} for offset in range(ends)]
+    batch = {"base_offset": 0, "attributes": 0, "records": records}
+    part = {
+        "partition_index": 0,
+        "error_code": 0,
+        "acknowledge_error_code": 0,
+        "records": [batch] if records else [],
+        "acquired_records": rows,
+    }
+    return {"error_code": 0, "responses": [{"topic_id": {"$uuid": "1"}, "partitions": [part]}]}
+
+
+def _acquired(answer: dict[str, Any]) -> list[list[tuple[int, int, int]]]:
+    return [
+        [(row["first_offset"], row["last_offset"], row["delivery_count"]) for row in part["acquired_records"]]
+        for topic in answer["responses"]
+        for part in topic["partitions"]
+    ]
+
+
+def test_offsets_without_records_and_rows_that_say_nothing_are_left_out() -> None:
+    whole = Normaliser("p").normalise("ShareFetch", _fetched((0, 1, 1), (2, 9, 1), ends=5))
+    assert _acquired(whole) == [[(0, 4, 1)]]
+    other = Normaliser("p").normalise("ShareFetch", _fetched((0, 1, 2), (2, 2, 1), ends=3))
+    assert _acquired(other) == [[(0, 1, 2), (2, 2, 1)]]
+    assert Normaliser("p").normalise("ShareFetch", _fetched())["responses"] == []
+
+
+def test_fetches_that_belong_together_are_compared_as_one() -> None:
+    steps = tuple(Step(f"s{number}", "ShareFetch", 1, {}, together="x") for number in range(3))
+    session = Session(0, steps)
+    once = [_fetched((0, 2, 1), ends=3), _fetched(), _fetched()]
+    slowly = [_fetched((0, 0, 1), ends=3), _fetched((1, 2, 1), ends=3), _fetched()]
+    twice = [_fetched((0, 2, 1), ends=3), _fetched((0, 0, 2), ends=3), _fetched()]
+    first, second, third = (
+        normalised(session, "p", list(zip(("s0", "s1", "s2"), answers, strict=True)))
+        for answers in (once, slowly, twice)
+    )
+    assert differences(session, first, second) == []
+    assert [found.step.label for found in differences(session, first, third)] == ["s2"]
+
+
+def test_what_is_said_of_acquired_records_names_those_that_were_given() -> None:
+    answers = {"s1": _fetched((5, 7, 1), (9, 9, 1)), "s2": _fetched((2, 3, 2)), "s3": {"error_code": 6}}
+
+    def said(labels: list[str], which: str) -> list[tuple[int, int]]:
+        rows = resolve({"$acquired": [labels, 0, which, 2]}, "p", answers)
+        assert all(row["acknowledge_types"] == [2] for row in rows)
+        return [(row["first_offset"], row["last_offset"]) for row in rows]
+
+    assert said(["s1", "s2"], "all") == [(2, 3), (5, 7), (9, 9)]
+    assert said(["s1"], "first") == [(5, 5)]
+    assert said(["s1"], "rest") == [(6, 7), (9, 9)]
+    assert said(["s3"], "all") == [(0, 0)]
+
+
+def test_the_key_of_a_share_partition_is_compared_without_its_topic_id() -> None:
+    normaliser = Normaliser("p-")
+    key = resolve({"$share": ["s0", {"$uuid": "00000000-0000-0000-0000-000000000007"}, 1]}, "p-", {})
+    row = normaliser.normalise("FindCoordinator", {"coordinators": [{"key": key}, {"key": "p-a:b:c"}]})
+    assert [one["key"] for one in row["coordinators"]] == ["p-a:b:c", "p-s0:topic id 1:1"]
 
 
 def _frame(data: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """Values of a session: symbols worked out before a step is sent, answers turned into plain data."""
 
+import base64
 import dataclasses
 import datetime
 import uuid
@@ -31,6 +32,11 @@ def resolve(value: Json, prefix: str, answers: Mapping[str, Json]) -> Any:
             return uuid.UUID(inner)
         if key == "$text":
             return inner[0] * inner[1]
+        if key == "$share":
+            group, topic_id, partition = (resolve(one, prefix, answers) for one in inner)
+            return _share_key(f"{prefix}{group}", topic_id, partition)
+        if key == "$acquired":
+            return _acquired(inner, prefix, answers)
         if key == "$batches":
             return b"".join(batches.build(resolve(one, prefix, answers)) for one in inner)
     return {key: resolve(inner, prefix, answers) for key, inner in value.items()}
@@ -47,9 +53,35 @@ def _referred(reference: list[Any], prefix: str, answers: Mapping[str, Json]) ->
     return found + plus if plus else found
 
 
-def at_path(value: Json, path: list[str | int]) -> Json:
-    """What stands at a path of names and numbers; None if nothing does."""
+def _acquired(asked: list[Any], prefix: str, answers: Mapping[str, Json]) -> list[dict[str, Any]]:
+    """What is said of records that a ShareFetch gave: of all, of the first or of those behind it."""
+    labels, partition, which, kind = asked
+    path = ["responses", 0, "partitions", {"partition_index": partition}, "acquired_records"]
+    rows = [row for label in labels for row in at_path(answers.get(label), path) or ()]
+    spans = sorted((row["first_offset"], row["last_offset"]) for row in rows) or [(0, 0)]
+    first, last = spans[0]
+    if which == "first":
+        spans = [(first, first)]
+    elif which == "rest":
+        spans = [(first + 1, last) if last > first else (first, last), *spans[1:]]
+    return [
+        {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]} for first, last in spans
+    ]
+
+
+def _share_key(group_id: str, topic_id: uuid.UUID, partition: int) -> str:
+    """What FindCoordinator calls a share partition."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    return f"{group_id}:{text}:{partition}"
+
+
+def at_path(value: Json, path: list[Any]) -> Json:
+    """What stands at a path of names, numbers and fields of rows; None if nothing does."""
     for key in path:
+        if isinstance(key, dict):
+            rows = value if isinstance(value, list) else []
+            value = next((row for row in rows if key.items() <= row.items()), None)
+            continue
         if isinstance(key, int):
             if not isinstance(value, list) or not -len(value) <= key < len(value):
                 return None
@@ -69,6 +101,8 @@ def labels_in(value: Json) -> set[str]:
         return set()
     if "$ref" in value:
         return {value["$ref"][0]} | labels_in(value["$ref"][2])
+    if "$acquired" in value:
+        return set(value["$acquired"][0])
     return set().union(*map(labels_in, value.values()))
 
 
