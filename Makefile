@@ -156,7 +156,7 @@ conformance-kafka-python: $(STAMP) ## kafka-python's own integration tests, from
 
 $(VENV)/.installed-spark: $(STAMP)
 	@echo "installing Spark into $(VENV) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,postgres]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,connect,postgres]'
 	@touch $@
 
 spark-test: $(VENV)/.installed-spark ## Pipelines on a real Spark (installs it, 500 MB, and needs Java 17)

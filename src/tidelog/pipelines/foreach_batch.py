@@ -22,9 +22,20 @@ def to_topic(options: Mapping[str, Any]) -> Callable[[Any, int], None]:
     named = next((value for name, value in given.items() if name.lower() == "txnappid"), None)
 
     def write(batch: Any, batch_id: int) -> None:
-        application = named or batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
-        assert application, "Spark names the query in foreachBatch"
+        application = named or _query_id(batch.sparkSession)
         chosen = {**given, "txnAppId": application, "txnVersion": str(batch_id)}
         batch.write.format("tidelog").options(**chosen).mode("append").save()
 
     return write
+
+
+def _query_id(session: Any) -> str:
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        raise BadOption(
+            "Spark Connect does not tell the id of the query: name it with txnAppId, another for each query, "
+            "and keep the name as long as its checkpoint"
+        )
+    application = context.getLocalProperty(QUERY_ID_PROPERTY)
+    assert application, "Spark names the query in foreachBatch"
+    return str(application)
