@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills s3-test bench-iceberg \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills s3-test bench-iceberg bench-mqtt \
 	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
 
 help: ## Show this list
@@ -196,6 +196,9 @@ bench-kafka: $(STAMP) ## Real clients against Tidelog and Apache Kafka in turns:
 
 bench-transactions: $(STAMP) ## Transactions on three brokers beside Apache Kafka 4.3.1, in one run (Java and Maven; about 5 minutes)
 	@$(BIN)/python -m bench.transactions
+
+bench-mqtt: $(STAMP) ## MQTT through a gateway beside mosquitto, and 2,000 idle devices, in one run (Debian's mosquitto; about 2 minutes)
+	@$(BIN)/python -m bench.mqtt
 
 bench-tls: $(STAMP) ## What TLS and a login cost: produce and fetch against plaintext, in one run (about a minute)
 	@$(BIN)/python -m bench.tls

@@ -14,12 +14,14 @@ import contextlib
 import json
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
 
@@ -104,8 +106,20 @@ async def connect(port: int, name: str, filters: str = "", topic: str = "") -> C
     return client
 
 
-async def throughput(port: int, publishers: int, seconds: float) -> tuple[float, float]:
-    """Messages acknowledged and received in a second."""
+class Rates(NamedTuple):
+    """Messages acknowledged and received in a second, and acknowledged at all."""
+
+    acknowledged: float
+    received: float
+    messages: int
+
+
+def median(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+async def throughput(port: int, publishers: int, seconds: float) -> Rates:
+    """As many messages as the other side takes."""
     subscriber = await connect(port, "bench-subscriber", "bench/#")
     clients = [await connect(port, f"bench-{n}", topic=f"bench/{n}") for n in range(publishers)]
     for client in clients:
@@ -117,10 +131,13 @@ async def throughput(port: int, publishers: int, seconds: float) -> tuple[float,
     took = time.monotonic() - began
     acknowledged = sum(client.acknowledged for client in clients) - acknowledged
     received = subscriber.received - received
-    for client in (*clients, subscriber):
+    for client in clients:
         client.sending = False
+    await asyncio.sleep(1)
+    total = sum(client.acknowledged for client in clients)
+    for client in (*clients, subscriber):
         client.transport.close()
-    return acknowledged / took, received / took
+    return Rates(acknowledged / took, received / took, total)
 
 
 async def many(port: int, process_id: int, devices: int, publishing: int, seconds: float) -> dict[str, float]:
@@ -160,8 +177,8 @@ def cpu_seconds(process_id: int) -> float:
 
 
 @contextlib.contextmanager
-def mosquitto() -> Iterator[int]:
-    """A mosquitto on a free port."""
+def mosquitto() -> Iterator[tuple[int, int]]:
+    """A mosquitto on a free port: the port and its process."""
     program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -179,7 +196,7 @@ def mosquitto() -> Iterator[int]:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(0.05)
-            yield port
+            yield port, process.pid
         finally:
             process.kill()
             process.wait(10)
@@ -194,21 +211,31 @@ def main() -> None:
     parser.add_argument("--publishing", type=int, default=200)
     arguments = parser.parse_args()
     uvloop.install()
-    rates: dict[str, list[tuple[float, float]]] = {"mosquitto": [], "gateway": []}
+    rows: dict[str, list[dict[str, float]]] = {"mosquitto": [], "gateway": []}
     with (
         RunningBroker({"num.partitions": "1"}, mode="process") as broker,
         MqttProcess(broker.bootstrap) as gateway,
-        mosquitto() as peer,
+        mosquitto() as (peer, peer_id),
     ):
+        assert broker.process_id is not None
+        places = {"mosquitto": (peer, [peer_id]), "gateway": (gateway.port, [gateway.process_id])}
+        places["gateway"][1].append(broker.process_id)
         for _ in range(arguments.rounds):
-            for name, port in (("mosquitto", peer), ("gateway", gateway.port)):
-                rates[name].append(asyncio.run(throughput(port, arguments.publishers, arguments.seconds)))
-        report: dict[str, object] = {}
-        for name, rows in rates.items():
-            middle = sorted(rows)[len(rows) // 2]
-            report[name] = {"acknowledged_per_second": middle[0], "received_per_second": middle[1]}
-        best = {name: sorted(rows)[len(rows) // 2][0] for name, rows in rates.items()}
-        report["ratio"] = best["gateway"] / best["mosquitto"]
+            for name, (port, process_ids) in places.items():
+                cpu = [cpu_seconds(each) for each in process_ids]
+                found = asyncio.run(throughput(port, arguments.publishers, arguments.seconds))
+                spent = [cpu_seconds(each) - before for each, before in zip(process_ids, cpu, strict=True)]
+                # Of a message that was published and received, also while the rates are not yet counted.
+                row = {"acknowledged_per_second": found.acknowledged, "received_per_second": found.received}
+                row["cpu_microseconds"] = 1e6 * spent[0] / found.messages
+                if len(spent) > 1:
+                    row["cpu_microseconds_of_the_broker"] = 1e6 * spent[1] / found.messages
+                rows[name].append(row)
+        report: dict[str, object] = {name: median(found) for name, found in rows.items()}
+        report["ratio"] = (
+            median(rows["gateway"])["acknowledged_per_second"]
+            / median(rows["mosquitto"])["acknowledged_per_second"]
+        )
         if arguments.devices:
             report["devices"] = asyncio.run(
                 many(gateway.port, gateway.process_id, arguments.devices, arguments.publishing, 20)

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.conformance.drivers.contract import new_name
+from tests.conformance.drivers.contract import TopicMaker, new_name
 from tests.support.mqtt_client import SECONDS_MAX, V5, V311, MqttClient
 from tests.support.mqtt_process import MqttProcess
 
@@ -226,3 +226,20 @@ def test_web_sockets(bootstrap: str) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{running.ports['http']}/metrics", timeout=10) as page:
             text = page.read().decode()
         assert 'tidelog_mqtt_messages_received_total{qos="1"} 1' in text
+
+
+def test_what_the_cluster_refuses_holds_up_nothing_else(bootstrap: str, make_topic: TopicMaker) -> None:
+    topic = make_topic(max_message_bytes="2000")
+    with (
+        MqttProcess(bootstrap, options=("--topic", topic), name=new_name("gateway")) as running,
+        MqttClient(running.port, new_name("client"), V5, clean=False, expiry_seconds=60) as client,
+    ):
+        client.subscribe("a", qos=2)
+        reasons: list[int] = []
+        client.paho.on_publish = lambda _, __, ___, reason, ____: reasons.append(int(reason.value))
+        for qos in (1, 2):
+            client.publish("a", b"x" * 5_000, qos)
+            client.publish("a", b"small", qos)
+        assert client.expect(2) == [("a", b"small"), ("a", b"small")]
+        assert reasons[0] == 0x83 and reasons[1] == 0
+        client.expect_no_more(2, 0.2)

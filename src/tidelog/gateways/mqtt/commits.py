@@ -156,9 +156,9 @@ class Commits:
                 records += [(index, record) for record in unit.records]
                 if unit.session is not None:
                     sessions[unit.session.client_id] = unit.session
-            for client_id, session in sessions.items():
+            for place_of, (client_id, session) in enumerate(sessions.items(), len(units)):
                 value = self._snapshot(session)
-                records.append((-1, Outgoing(self._topic, client_id.encode(), value, [])))
+                records.append((place_of, Outgoing(self._topic, client_id.encode(), value, [])))
             try:
                 refused = await loop.run_in_executor(self._executor, partial(self._commit, records))
             except Fenced:
@@ -171,12 +171,32 @@ class Commits:
                     for done in unit.done:
                         done(None)
                 return
-            for index, error in refused.items():
-                if index >= 0:
-                    for done in units[index].done:
-                        done(error)
-            units = [unit for index, unit in enumerate(units) if index not in refused]
+            by_session = {
+                client_id: refused[len(units) + index]
+                for index, client_id in enumerate(sessions)
+                if len(units) + index in refused
+            }
+            units = self._refuse(units, refused, by_session)
             await asyncio.sleep(RETRY_SECONDS if not refused else 0)
+
+    def _refuse(
+        self, units: list[Unit], refused: dict[int, KafkaError], by_session: dict[str, KafkaError]
+    ) -> list[Unit]:
+        """Tell of the units that the cluster does not take; those that are left."""
+        left: list[Unit] = []
+        for index, unit in enumerate(units):
+            error = refused.get(index)
+            if error is None and unit.session is not None:
+                # A session that cannot be written takes what belongs to it along.
+                error = by_session.get(unit.session.client_id)
+                if error is not None:
+                    log.error("the session of %s cannot be written: %s", unit.session.client_id, error.str())
+            if error is None:
+                left.append(unit)
+                continue
+            for done in unit.done:
+                done(error)
+        return left
 
     # In the thread
 
@@ -187,7 +207,7 @@ class Commits:
         written: dict[tuple[str, int], int] = {}
 
         def report(index: int, error: KafkaError | None, record: "Record") -> None:
-            if error is None and index >= 0:
+            if error is None:
                 partition, offset = place(record)
                 written[partition] = offset + 1
             elif error is None:
@@ -220,7 +240,7 @@ class Commits:
         except BufferError:
             log.warning("a transaction is written again: the queue is full")
         self._abort()
-        return {index: error for index, error in refused.items() if index >= 0}
+        return refused
 
     def _repeat(self, step: Callable[[float], None]) -> None:
         """A step that may be tried again until it is known how it ended."""

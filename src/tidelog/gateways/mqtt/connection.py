@@ -1,7 +1,7 @@
 """One client's connection: bytes to packets, packets to the gateway, deliveries and answers to bytes.
 
 Packets are handled in their order. One that needs the cluster first (CONNECT, SUBSCRIBE, a first PUBLISH) is
-a task, and those behind it wait; while many wait the socket is not read. Acknowledgements go out in the order
+a task, and those behind it wait; meanwhile the socket is not read. Acknowledgements go out in the order
 of what they acknowledge. What is written in one turn of the loop is written at once.
 """
 
@@ -48,6 +48,13 @@ _OLD_REASONS = {
     Reason.NOT_AUTHORIZED: 5,
 }
 _SERVER_UNAVAILABLE = 3
+#: which reasons may stand in CONNACK only, and what DISCONNECT says instead (MQTT 5, section 3.14.2.1)
+_WHEN_CONNECTED = {
+    Reason.SERVER_UNAVAILABLE: Reason.SERVER_BUSY,
+    Reason.BAD_USER_NAME_OR_PASSWORD: Reason.NOT_AUTHORIZED,
+}
+#: and the other way round (section 3.2.2.2)
+_WHEN_CONNECTING = {Reason.SESSION_TAKEN_OVER: Reason.SERVER_BUSY}
 _PINGRESP = packets.encode(V5, Ping(Kind.PINGRESP))
 
 
@@ -91,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._aliases_out: dict[str, int] = {}
         self._aliases_out_max = 0
         self._transport: asyncio.Transport | None = None
-        self._reader = PacketReader(gateway.limits.packet_bytes)
+        self._reader = PacketReader(gateway.limits.connect_bytes)
         self._waiting: deque[Packet] = deque()
         self._task: asyncio.Task[None] | None = None
         self._paused_reading = False
@@ -126,6 +133,7 @@ class Connection(asyncio.Protocol):
                 if first >> 4 == Kind.CONNECT:
                     # The packets behind it are to be read as it says, even those of the same bytes.
                     self.version = cast(Connect, self._waiting[-1]).version
+                    self._reader.limit_bytes = self.gateway.limits.packet_bytes
                 if self._task is None:
                     self._handle_waiting()
                 if self.closed:
@@ -151,14 +159,14 @@ class Connection(asyncio.Protocol):
         """Read from the socket, or let the client wait."""
         if self.closed or self._transport is None:
             return
-        limits = self.gateway.limits
-        many = len(self._waiting) >= limits.waiting_packets or len(self._slots) >= limits.receive_maximum
-        if (many and (self._task is not None or self._slots)) or self.gateway.publisher.busy:
+        # While a packet waits for the cluster, those behind it are no more than was read at once with it.
+        ours = self._task is not None or len(self._slots) >= self.gateway.limits.receive_maximum
+        if ours or self.gateway.publisher.busy:
+            if not ours:
+                self.gateway.publisher.when_free(self._look_at_flow)
             if not self._paused_reading:
                 self._paused_reading = True
                 self._transport.pause_reading()
-                if not many:
-                    self.gateway.publisher.when_free(self._look_at_flow)
             return
         if self._paused_reading:
             self._paused_reading = False
@@ -410,12 +418,13 @@ class Connection(asyncio.Protocol):
         log.info("%r is closed: %s", self, fault)
         if self.session is None:
             if self._connecting:
-                reason: int = fault.reason
+                reason: int = _WHEN_CONNECTING.get(fault.reason, fault.reason)
                 if self.version < V5:
                     reason = _OLD_REASONS.get(fault.reason, _SERVER_UNAVAILABLE)
                 self.send(Connack(False, reason))
         elif self.version >= V5:
-            self.send(Disconnect(fault.reason, {Property.REASON_STRING: str(fault)}))
+            told = _WHEN_CONNECTED.get(fault.reason, fault.reason)
+            self.send(Disconnect(told, {Property.REASON_STRING: str(fault)}))
         self._linger()
 
     def _linger(self) -> None:

@@ -577,11 +577,9 @@ def will_message(will: Will, client_id: str) -> Message:
 
 
 def reason_of(error: KafkaError) -> Reason:
-    """Why a message was not written, as a client is told."""
-    if error.code() in _TOO_LARGE:
-        return Reason.PACKET_TOO_LARGE
+    """Why a message was not written, as PUBACK and PUBREC may tell a client (sections 3.4.2.1, 3.5.2.1)."""
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return Reason.NOT_AUTHORIZED
-    if error.code() == KafkaError.INVALID_RECORD:
+    if error.code() in (*_TOO_LARGE, KafkaError.INVALID_RECORD):
         return Reason.IMPLEMENTATION_SPECIFIC_ERROR
     return Reason.UNSPECIFIED_ERROR

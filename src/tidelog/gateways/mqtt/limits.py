@@ -13,7 +13,7 @@ class Limits:
     #: messages of QoS 1 and 2 that a client may have under way
     receive_maximum: int = 256
     #: the same towards a client, whatever it allows
-    in_flight: int = 100
+    in_flight: int = 500
     #: how long a session may outlive its connection
     session_expiry_seconds: int = 7 * 24 * 3600
     sessions: int = 100_000
@@ -25,7 +25,9 @@ class Limits:
     #: from accepting a connection to CONNECT
     connect_seconds: float = 10.0
     client_id_bytes: int = 512
-    #: what a connection may have waiting to be handled
-    waiting_packets: int = 64
-    #: and to be written, before messages of QoS 0 are left out and others wait
+    #: the first packet, with its will, which is kept with the session
+    connect_bytes: int = 256 << 10
+    #: the filters of a session together
+    filter_bytes: int = 256 << 10
+    #: what a connection may have waiting to be written, before messages of QoS 0 are left out and others wait
     write_bytes: int = 256 << 10

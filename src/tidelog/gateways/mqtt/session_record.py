@@ -18,8 +18,6 @@ from tidelog.gateways.mqtt.messages import Origin
 from tidelog.gateways.mqtt.packets import Will
 from tidelog.gateways.mqtt.session import RETAINED, InFlight, Partition, Session, Subscription
 
-RECORD_BYTES_MAX = 900_000
-
 
 class UnreadableSession(ValueError):
     """A record that is no session."""

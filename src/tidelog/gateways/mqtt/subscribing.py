@@ -91,8 +91,12 @@ class Subscribing:
     def _refusal(self, session: Session, row: FilterOptions, mapped: bool, granted: bool) -> Reason | None:
         if mapped and not granted:
             return Reason.NOT_AUTHORIZED
-        full = len(session.subscriptions) >= self._gateway.limits.subscriptions
-        return Reason.QUOTA_EXCEEDED if full and row.filter not in session.subscriptions else None
+        if row.filter in session.subscriptions:
+            return None
+        limits = self._gateway.limits
+        size = len(row.filter.encode()) + sum(len(text.encode()) for text in session.subscriptions)
+        full = len(session.subscriptions) >= limits.subscriptions or size > limits.filter_bytes
+        return Reason.QUOTA_EXCEEDED if full else None
 
     def _fault(self, row: FilterOptions) -> Reason | None:
         try:
