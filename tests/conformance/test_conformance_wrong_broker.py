@@ -46,6 +46,14 @@ class Cluster:
         )
         self.topic_id = created.topics[0].topic_id
         running.wait_in_sync([self.topic])
+        deadline = time.monotonic() + 15
+        while not all(self._knows_the_leader(broker_id) for broker_id in (1, 2, 3)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _knows_the_leader(self, broker_id: int) -> bool:
+        [topic] = self.ask(broker_id, "Metadata", 8, topics=[{"name": self.topic}]).topics
+        return [int(partition.leader_id) for partition in topic.partitions] == [1]
 
     def ask(self, broker_id: int, name: str, version: int, **fields: Any) -> Any:
         address = self.running.address(broker_id)
