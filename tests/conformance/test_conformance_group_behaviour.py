@@ -569,8 +569,12 @@ def crowd(bootstrap: str, client: str, strategy: str) -> str:
         group.await_shared(*members)
         times = group.finish()
         repeated = sum(count - 1 for count in times.values())
-        assert repeated == 0, f"{client} {strategy}: {repeated} repeated, though all left in good order"
-        return f"{client} {strategy}: {group.written} records, none repeated"
+        # Who leaves while the others still share out what the one before gave up may not commit.
+        refused = [error for member in group.members for error in member.refused_commits]
+        assert repeated <= COMMIT_RECORDS * len(refused), (
+            f"{client} {strategy}: {repeated} repeated, though all left in good order; refused: {refused}"
+        )
+        return f"{client} {strategy}: {group.written} records, {repeated} repeated, refused: {refused}"
     finally:
         group.close()
 
