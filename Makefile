@@ -140,7 +140,7 @@ oracle-record: $(STAMP) ## Record the sessions that the test suite replays witho
 	@$(BIN)/python -m tests.oracle --record $(or $(SESSIONS),120)
 	@$(BIN)/python -m tests.oracle --faults --record $(or $(LOST),16)
 
-oracle-planted: $(STAMP) ## Every difference planted on purpose is noticed by the recorded sessions
+oracle-planted: $(STAMP) ## Which differences planted on purpose the recorded sessions notice; fails where one is missed
 	@$(BIN)/python -m tests.oracle --planted
 
 browser-test: $(STAMP) ## The console in a real browser (gets Debian's chromium where it is missing)
