@@ -211,6 +211,7 @@ REWRITTEN = (
     (r"\btidelog up\b", "tidelog up --console-port 0"),
     (r"(tidelog up --console-port 0)(?!.*(--port|server\.properties))", r"\1 --port 0"),
     (r"--port (1883|5672|8080|8081|9093)\b", "--port 0"),
+    (r"--(mqtt|amqp)-port \d+", r"--\1-port 0"),
     (r"--ws-port 8083", "--ws-port 0"),
     (r"(tidelog lab .*\bpage\b)(?: --page-port \d+)?", r"\1 --page-port 0"),
     (r"--metrics-port \d+", "--metrics-port 0"),

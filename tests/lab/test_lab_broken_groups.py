@@ -1,6 +1,6 @@
-"""The scenarios about groups, transactions and access notice a broken system, in the step that is about it.
+"""The scenarios about groups, transactions, access and gateways notice a broken system, in the right step.
 
-As in test_lab_broken_system: `broken_broker/sitecustomize.py` gives brokers the wrong edit.
+As in test_lab_broken_system: `broken_broker/sitecustomize.py` gives brokers, or gateways, the wrong edit.
 """
 
 from pathlib import Path
@@ -37,6 +37,26 @@ NOTICED = (
     ),
     ("locks never end", "share-group", "A worker hangs", "the other one has it"),
     ("the delivery limit is ignored", "share-group", "Too often", "it was delivered 3 times"),
+    (
+        "acknowledged before written",
+        "sensor-and-worker",
+        "A device publishes",
+        "what was acknowledged is in the topic",
+    ),
+    ("given back is done", "sensor-and-worker", "A worker takes them as jobs", "everything was delivered"),
+    (
+        "redelivered is not said",
+        "sensor-and-worker",
+        "A worker takes them as jobs",
+        "the gateway says which one was delivered before",
+    ),
+    (
+        "places of sessions are forgotten",
+        "sensor-and-worker",
+        "An order for a device that is away",
+        "device-7 has 3 messages",
+    ),
+    ("packet identifiers are forgotten", "sensor-and-worker", "Exactly once", "the alarm is there once"),
     ("everything is allowed", "acl", "Nobody may do anything", "she may not write"),
 )
 

@@ -1,16 +1,16 @@
-"""An AMQP gateway in a thread of this process, in front of a running cluster."""
+"""An AMQP gateway before a running cluster: in a thread of this process, or as a process to kill."""
 
 import asyncio
 import ssl
-import subprocess
 import threading
 from types import TracebackType
 
-from tests.support.child_programs import environment, program
+from tests.support.child_programs import environment
 from tidelog.client.client_settings import ClientSettings
 from tidelog.gateways.amqp.gateway import Gateway
 from tidelog.gateways.amqp.limits import Limits
 from tidelog.gateways.amqp.serving import serve
+from tidelog.testing.serving_command import ServingCommand
 
 START_SECONDS_MAX = 40.0
 STOP_SECONDS_MAX = 30.0
@@ -72,41 +72,8 @@ class RunningGateway:
         self._ready.set()
 
 
-class GatewayProcess:
+class GatewayProcess(ServingCommand):
     """`tidelog gateway amqp` as a process that can be killed; it comes back at the same port."""
 
-    def __init__(self, bootstrap: str, *arguments: str) -> None:
-        self._command = [*program("tidelog.cli.main"), "gateway", "amqp", "--bootstrap", bootstrap]
-        self._command += [*arguments, "--exit-with-stdin"]
-        self._process: subprocess.Popen[str] | None = None
-        self.port = 0
-
-    def __enter__(self) -> "GatewayProcess":
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Start, and return when it listens."""
-        command = [*self._command, "--port", str(self.port)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-        )
-        assert self._process.stdout is not None
-        timer = threading.Timer(START_SECONDS_MAX, self._process.kill)
-        timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
-        assert " at amqp" in line, f"the gateway did not start: {line!r}"
-        self.port = int(line.rstrip().rpartition(":")[2])
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate(timeout=STOP_SECONDS_MAX)
-            self._process = None
+    def __init__(self, bootstrap: str, *options: str) -> None:
+        super().__init__(("gateway", "amqp"), bootstrap, options=options, environment=environment())

@@ -20,6 +20,7 @@ from tidelog.cli.broker_options import broker_options
 from tidelog.cli.errors import CommandError
 from tidelog.cli.properties import parse_assignments, read_properties
 from tidelog.cli.up_console import console_option, registry_option, start_console
+from tidelog.cli.up_gateways import amqp_option, mqtt_option, start_gateways
 from tidelog.model.addresses import address_text
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ def print_ready(
 )
 @console_option
 @registry_option
+@mqtt_option
+@amqp_option
 @click.option("--json", "as_json", is_flag=True, help="Print what happens as lines of JSON.")
 def up(
     data: Path | None,
@@ -213,6 +216,7 @@ def up(
       tidelog up --brokers 3 --racks a,b,c
       tidelog up --secure
       tidelog up --metrics-port 9644
+      tidelog up --mqtt-port 1883 --amqp-port 5672
     """
     started = time.perf_counter()
     from_file = read_properties(config_file) if config_file is not None else {}
@@ -242,7 +246,8 @@ def up(
     if security is not None:
         overrides = {"log.dirs": DEFAULT_DATA, **security.broker_settings(), **overrides}
     shown = {"log_format": log_format, "log_level": log_level}
-    raise click.exceptions.Exit(serve_broker(overrides, started, **shown, as_json=as_json, security=security))
+    beside = {"security": security, "gateway_host": host or DEFAULT_HOST}
+    raise click.exceptions.Exit(serve_broker(overrides, started, **shown, as_json=as_json, **beside))
 
 
 def _cluster_plan(
@@ -287,6 +292,7 @@ def serve_broker(
     log_level: str,
     as_json: bool,
     security: "SecureSetup | None" = None,
+    gateway_host: str = DEFAULT_HOST,
 ) -> int:
     """Run one broker in this process until it is told to stop; the exit code."""
     from tidelog.server.log_format import configure_logging
@@ -311,6 +317,7 @@ def serve_broker(
             print_ready(info, settings, started, security)
         folders = [Path(folder) for folder in settings.log_dirs]
         start_console(info.bootstrap, security, as_json=as_json, data_folders=folders)
+        start_gateways(info.bootstrap, security, host=gateway_host, as_json=as_json)
 
     try:
         code = serve(settings, on_ready=ready)

@@ -13,6 +13,7 @@ import click
 from tidelog.cli.connection import split_address
 from tidelog.cli.errors import CommandError
 from tidelog.cli.up_console import start_console
+from tidelog.cli.up_gateways import start_gateways, stop_gateways
 from tidelog.model.addresses import address_text
 from tidelog.model.settings import BrokerSettings, SettingsError
 from tidelog.server import local_cluster
@@ -191,6 +192,9 @@ class Reporter:
             start_console(
                 bootstrap, self._plan.security, as_json=self._as_json, data_folders=(self._plan.data,)
             )
+            start_gateways(bootstrap, self._plan.security, host=self._plan.host, as_json=self._as_json)
+        elif event.kind == "stopping":
+            stop_gateways()
 
     def _ready_text(self, event: SupervisorEvent) -> str:
         elapsed_ms = (time.perf_counter() - self._started) * 1000

@@ -36,6 +36,7 @@ ORDER = (
     "delayed-messages",
     "expiring-messages",
     "priority-messages",
+    "sensor-and-worker",
     "acl",
     "kappa",
     "spark-pipeline",

@@ -3,8 +3,8 @@
 The newest `KEPT_MAX` events are kept; a reader asks for what came after the number it saw last, or waits for
 it. The kinds: scenario-begins, cluster-starts, topic-created, cluster-ready, phase, step-begins, step-ended,
 delivered, not-delivered (topic, partition, offset, key, value, error), consumer-started, -assigned, -revoked,
--lost, -record, -committed, -error, -stopped (consumer, group), fault (fault, broker or consumer), broker,
-controller, leader, isr, scenario-ended, cluster-gone.
+-lost, -record, -committed, -error, -stopped (consumer, group), gateway-started (port), fault (fault, broker
+or consumer), broker, controller, leader, isr, scenario-ended, cluster-gone.
 """
 
 import threading

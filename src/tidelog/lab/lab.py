@@ -3,6 +3,7 @@
     lab.produce("orders", ["a", "b"], acks="all")      confluent-kafka; what became of each record
     lab.read("orders")                                 every record that is there now
     lab.start_consumer("anna", group="g", topics=[…])  a consumer in a process of its own
+    lab.start_gateway("mqtt")                          a gateway in a process of its own
     lab.wire(lab.leader("orders"))                     a raw connection (tidelog.client.link.Link)
     lab.partition_folder(broker, "orders", 0)          files on disk
     lab.faults.kill(lab.leader("orders"))              see `faults`
@@ -46,6 +47,7 @@ from tidelog.lab.scenario import Scenario, Topic
 from tidelog.records.batch import BatchHeader
 from tidelog.server.cluster_view import NoView, PartitionView
 from tidelog.server.local_cluster import REPLICAS_MAX
+from tidelog.testing.serving_command import ServingCommand
 
 WAIT_SECONDS = 30.0
 POLL_SECONDS = 0.05
@@ -93,6 +95,8 @@ class Lab:
         )
         self.faults = Faults(self)
         self.consumers: dict[str, ConsumerProcess] = {}
+        #: by protocol
+        self.gateways: dict[str, ServingCommand] = {}
         self.topics: list[str] = []
         self._links: list[Link] = []
         self._wire_cluster: Cluster | None = None
@@ -129,9 +133,11 @@ class Lab:
         return self
 
     def close(self) -> None:
-        """End consumers and brokers, and remove their files."""
+        """End consumers, gateways and brokers, and remove their files."""
         for consumer in self.consumers.values():
             consumer.close()
+        for gateway in self.gateways.values():
+            gateway.close()
         for link in self._links:
             link.close()
         if self._wire_cluster is not None:
@@ -337,6 +343,17 @@ class Lab:
         if name not in self.consumers:
             raise LookupError(f"there is no consumer {name!r}")
         return self.consumers[name]
+
+    def start_gateway(self, protocol: str, *options: str) -> ServingCommand:
+        """A gateway for `mqtt` or `amqp` in a process of its own, of which there may be one each."""
+        if protocol in self.gateways:
+            raise FaultNotPossible(f"the {protocol} gateway runs already")
+        gateway = self.gateways[protocol] = ServingCommand(
+            ("gateway", protocol), self.bootstrap, options=options
+        )
+        gateway.start()
+        self.events.emit("gateway-started", f"the {protocol.upper()} gateway listens", port=gateway.port)
+        return gateway
 
     # The wire
 

@@ -37,7 +37,15 @@ def _share_consumer() -> bool:
     return hasattr(confluent_kafka, "ShareConsumer")
 
 
+def _gateway_clients() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("pamqp", "pika", "paho"))
+
+
 REQUIREMENTS = {
+    "gateway-clients": Requirement(
+        _gateway_clients,
+        "clients of MQTT and AMQP, and the AMQP gateway, need: pip install 'tidelog[amqp]' paho-mqtt pika",
+    ),
     "share-consumer": Requirement(
         _share_consumer, "share consumers need a newer client: pip install 'confluent-kafka>=2.15'"
     ),

@@ -10,9 +10,10 @@ from pathlib import Path
 
 BROKEN = Path(__file__).parents[2] / "lab" / "broken_broker"
 _MAKE_ALL = """
+from lab_gateway_mutants import GATEWAY_MUTANTS
 from lab_group_mutants import GROUP_MUTANTS
 from lab_mutants import MUTANTS
-for make in (*MUTANTS.values(), *GROUP_MUTANTS.values()):
+for make in (*MUTANTS.values(), *GROUP_MUTANTS.values(), *GATEWAY_MUTANTS.values()):
     make()
 print("made")
 """
