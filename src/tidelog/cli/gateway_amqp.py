@@ -138,7 +138,7 @@ async def _served(
     metrics_port: int | None,
     tls: ssl.SSLContext | None,
 ) -> None:
-    from tidelog.client.faults import ClientFault
+    from tidelog.client.faults import ClientFault, LinkFault
     from tidelog.gateways.amqp.serving import serve
 
     def ready(actual: int) -> None:
@@ -148,6 +148,11 @@ async def _served(
 
     try:
         await serve(gateway, host, port, tls=tls, metrics_port=metrics_port, ready=ready)
+    except LinkFault as fault:
+        raise CommandError(
+            f"the cluster at {connection.bootstrap} did not answer: {fault}",
+            "start the gateway again when its brokers can be reached",
+        ) from fault
     except ClientFault as fault:
         raise CommandError(
             f"the topic {gateway.log.topic} cannot be read: {fault}",

@@ -37,7 +37,7 @@ from tidelog.gateways.amqp.faults import (
 )
 from tidelog.gateways.amqp.framing import Ack, Publish
 from tidelog.gateways.amqp.messages import BadMessage, Message, to_record
-from tidelog.gateways.amqp.queue_reader import Delivery
+from tidelog.gateways.amqp.queue_reader import Delivery, body_bytes
 from tidelog.gateways.amqp.routing import route
 from tidelog.gateways.amqp.share_member import ACCEPT, REJECT, RELEASE
 from tidelog.gateways.amqp.topology import checked_arguments, remove_queue
@@ -216,8 +216,11 @@ class Channel:
         if tag:
             self._unconfirmed[tag] = len(queues)
         writer = self.connection.session.writer
+        begun = time.monotonic()
 
         def written(result: ClientFault | int) -> None:
+            if not isinstance(result, ClientFault):
+                metrics.write_latency.observe(time.monotonic() - begun)
             self._written(tag, result)
 
         for queue in queues:
@@ -299,6 +302,7 @@ class Channel:
                 consumer.out += 1
         metrics = self.gateway.metrics
         metrics.delivered += 1
+        metrics.delivered_bytes += body_bytes(delivery.record)
         metrics.redelivered += delivery.deliveries > 1
         return self._delivery_tag
 

@@ -1,7 +1,9 @@
 """What a gateway counts, as text for Prometheus."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tidelog.gateways.latency import Latency
 
 
 @dataclass(slots=True)
@@ -19,12 +21,19 @@ class Metrics:
     unroutable: int = 0
     publish_failed: int = 0
     delivered: int = 0
+    delivered_bytes: int = 0
     redelivered: int = 0
     acknowledged: int = 0
     requeued: int = 0
     rejected: int = 0
     dead_lettered: int = 0
     expired: int = 0
+    write_latency: Latency = field(
+        default_factory=lambda: Latency(
+            "tidelog_gateway_amqp_write_seconds",
+            "From a message's arrival until its record is on all in-sync replicas, when it is confirmed.",
+        )
+    )
 
 
 HELP = {
@@ -39,6 +48,7 @@ HELP = {
     "unroutable": "Messages that no queue got.",
     "publish_failed": "Records that could not be written.",
     "delivered": "Messages delivered.",
+    "delivered_bytes": "Bytes of their bodies.",
     "redelivered": "Deliveries that were not the first.",
     "acknowledged": "Deliveries acknowledged.",
     "requeued": "Deliveries given back.",
@@ -57,4 +67,4 @@ def exposition(metrics: Metrics, gauges: Mapping[str, tuple[str, Callable[[], in
     for name, (text, ask) in gauges.items():
         full = f"tidelog_gateway_amqp_{name}"
         lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f"{full} {ask()}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *metrics.write_latency.lines()]) + "\n"

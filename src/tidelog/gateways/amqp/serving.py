@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from tidelog.gateways.amqp.connection import Connection
 from tidelog.gateways.amqp.gateway import Gateway
-from tidelog.gateways.amqp.metrics_endpoint import serve_metrics
+from tidelog.gateways.amqp.metrics import exposition
 from tidelog.gateways.amqp.upkeep import Upkeep
+from tidelog.gateways.metrics_port import MetricsPort
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ async def serve(
         await gateway.start()
         server = await loop.create_server(lambda: Connection(gateway), host, port, ssl=tls)
         if metrics_port is not None:
-            metrics = await serve_metrics(gateway, host, metrics_port)
+            serve_metrics = MetricsPort(lambda: metrics_text(gateway)).serve
+            metrics = await asyncio.start_server(serve_metrics, host, metrics_port)
         await upkeep.start()
         ready(server.sockets[0].getsockname()[1])
         await stopped.wait()
@@ -48,3 +50,23 @@ async def serve(
         await upkeep.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await gateway.stop()
+
+
+def metrics_text(gateway: Gateway) -> str:
+    """What a scrape gets."""
+    sessions = list(gateway.all_sessions())
+    readers = [reader for session in sessions for reader in session.readers.values()]
+    return exposition(
+        gateway.metrics,
+        {
+            "connections": ("Connections now.", lambda: gateway.connections),
+            "queues": ("Queues that exist.", lambda: len(gateway.definitions.queues)),
+            "exchanges": ("Exchanges that exist.", lambda: len(gateway.definitions.exchanges)),
+            "consumers": ("Consumers at this gateway.", lambda: sum(len(each.consumers) for each in readers)),
+            "unacknowledged": ("Records locked here.", lambda: sum(each.locked for each in readers)),
+            "unconfirmed_bytes": (
+                "Published and not yet on all replicas.",
+                lambda: sum(session.writer.unconfirmed_bytes for session in sessions),
+            ),
+        },
+    )

@@ -61,9 +61,10 @@ _PINGRESP = packets.encode(V5, Ping(Kind.PINGRESP))
 class _Slot:
     """An acknowledgement that waits for its turn."""
 
-    __slots__ = ("data",)
+    __slots__ = ("begun", "data")
 
     def __init__(self) -> None:
+        self.begun = time.monotonic()
         self.data: bytes | None = None
 
 
@@ -288,6 +289,7 @@ class Connection(asyncio.Protocol):
 
     def keep_promise(self, slot: _Slot, packet: Packet) -> None:
         slot.data = packets.encode(self.version, packet)
+        self.gateway.metrics.acknowledged.observe(time.monotonic() - slot.begun)
         slots = self._slots
         while slots and (data := slots[0].data) is not None:
             slots.popleft()
@@ -380,7 +382,7 @@ class Connection(asyncio.Protocol):
                 del self._aliases_out[topic]  # the client was not told of it
             self._drop(packet_id)
             return
-        self.gateway.metrics.sent(delivery.qos)
+        self.gateway.metrics.sent(delivery.qos, len(message.payload))
         self.write(data)
 
     def _drop(self, packet_id: int) -> None:

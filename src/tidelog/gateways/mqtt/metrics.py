@@ -2,10 +2,9 @@
 
 from collections import Counter
 
+from tidelog.gateways.latency import Latency
 from tidelog.gateways.mqtt.faults import Reason
 from tidelog.gateways.mqtt.packets import Acknowledgement, Answers, Packet, Ping, Publish
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
@@ -17,6 +16,12 @@ class Metrics:
         self.refused = 0
         self.wills = 0
         self.takeovers = 0
+        self.acknowledged = Latency(
+            "tidelog_mqtt_acknowledge_seconds",
+            "From a message of QoS 1 or 2 to its PUBACK or PUBREC, when all in-sync replicas have it.",
+        )
+        self._received_bytes = 0
+        self._sent_bytes = 0
         self._received: Counter[str] = Counter()
         self._published: Counter[int] = Counter()
         self._sent: Counter[int] = Counter()
@@ -25,13 +30,15 @@ class Metrics:
     def received(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
             self._published[packet.qos] += 1
+            self._received_bytes += len(packet.payload)
         elif isinstance(packet, Acknowledgement | Answers | Ping):
             self._received[packet.kind.name.lower()] += 1
         else:
             self._received[type(packet).__name__.lower()] += 1
 
-    def sent(self, qos: int) -> None:
+    def sent(self, qos: int, payload_bytes: int) -> None:
         self._sent[qos] += 1
+        self._sent_bytes += payload_bytes
 
     def failed(self, reason: Reason) -> None:
         self._failed[reason.name.lower()] += 1
@@ -43,7 +50,8 @@ class Metrics:
         def family(name: str, kind: str, meaning: str, rows: dict[str, float]) -> None:
             lines.append(f"# HELP tidelog_mqtt_{name} {meaning}")
             lines.append(f"# TYPE tidelog_mqtt_{name} {kind}")
-            lines.extend(f"tidelog_mqtt_{name}{labels} {value:g}" for labels, value in rows.items())
+            # Not rounded, as a short form of large numbers would be.
+            lines.extend(f"tidelog_mqtt_{name}{labels} {value:.17g}" for labels, value in rows.items())
 
         for name, (meaning, value) in gauges.items():
             family(name, "gauge", meaning, {"": value})
@@ -54,6 +62,8 @@ class Metrics:
                 self.dropped,
             ),
             "messages_refused_total": ("Messages of clients not written.", self.refused),
+            "received_bytes_total": ("Payloads that clients published.", self._received_bytes),
+            "sent_bytes_total": ("Payloads sent to clients.", self._sent_bytes),
             "wills_total": ("Wills published.", self.wills),
             "takeovers_total": ("Sessions that moved to another connection.", self.takeovers),
             **counters,
@@ -68,4 +78,4 @@ class Metrics:
         family("packets_received_total", "counter", "Other packets of clients.", kinds)
         failed = {f'{{reason="{name}"}}': float(count) for name, count in sorted(self._failed.items())}
         family("connections_failed_total", "counter", "Connections closed because of a fault.", failed)
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self.acknowledged.lines()]) + "\n"

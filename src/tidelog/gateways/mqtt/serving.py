@@ -12,10 +12,10 @@ from functools import partial
 import uvloop
 
 from tidelog.client.client_settings import ClientSettings
+from tidelog.gateways.metrics_port import MetricsPort
 from tidelog.gateways.mqtt.access import ClusterAccess, OpenAccess
 from tidelog.gateways.mqtt.connection import Connection
 from tidelog.gateways.mqtt.gateway import Gateway, GatewaySettings
-from tidelog.gateways.mqtt.metrics_port import MetricsPort
 
 log = logging.getLogger(__name__)
 
