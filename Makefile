@@ -10,7 +10,7 @@ BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills amqp-test amqp-kills bench-amqp conformance-kombu chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills s3-test bench-iceberg bench-mqtt \
+.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills amqp-test amqp-kills gateways-fuzz bench-amqp conformance-kombu chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills s3-test bench-iceberg bench-mqtt \
 	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
 
 help: ## Show this list
@@ -125,6 +125,9 @@ amqp-test: $(STAMP) ## The AMQP gateway with aio-pika and Celery, workers and ga
 
 conformance-kombu: $(STAMP) ## kombu's own integration tests of its AMQP transport, from its source release, before the gateway
 	@$(BIN)/python -m tests.conformance.kombu_suite
+
+gateways-fuzz: $(STAMP) ## Hostile connections to both gateways, with a bound on their memory (about 2 minutes; SEED=)
+	@$(BIN)/python -m tests.chaos.fuzz_gateways --seed $(or $(SEED),1)
 
 amqp-kills: $(STAMP) ## Brokers and AMQP gateways killed while messages are published and consumed (about a minute and a half)
 	@$(BIN)/python -m tests.chaos.amqp_kills

@@ -1,6 +1,5 @@
 """The AMQP gateway with pika, before a broker of ours."""
 
-import contextlib
 import logging
 import os
 import random
@@ -13,12 +12,10 @@ from uuid import uuid4
 import pika
 import pytest
 from confluent_kafka import Consumer, Producer
-from pamqp import commands, frame
-from pamqp.body import ContentBody
-from pamqp.header import ContentHeader
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, NackError, UnroutableError
 
+from tests.chaos.hostile_gateway_clients import attack_amqp
 from tests.support.amqp_gateway import RunningGateway
 from tidelog.testing.broker import RunningBroker
 
@@ -300,48 +297,6 @@ def test_two_gateways_share_what_is_declared_and_delivered(
     assert sorted(seen, key=int) == [b"%d" % number for number in range(50)]
 
 
-HANDSHAKE = [
-    frame.marshal(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0),
-    frame.marshal(commands.Connection.TuneOk(10, 4_096, 0), 0)
-    + frame.marshal(commands.Connection.Open("/"), 0),
-]
-
-
-def hostile_frames(choices: random.Random, queue: str) -> bytes:
-    """Methods in an order in which nobody sends them, contents of nothing, bytes that are no frames."""
-    methods = [
-        commands.Channel.Open(),
-        commands.Channel.Close(200, "", 0, 0),
-        commands.Channel.CloseOk(),
-        commands.Basic.Publish(0, "", queue, True),
-        commands.Basic.Publish(0, "none", queue),
-        commands.Basic.Ack(choices.randrange(9), True),
-        commands.Basic.Nack(choices.randrange(9)),
-        commands.Basic.Qos(0, choices.randrange(9), False),
-        commands.Basic.Consume(0, queue, str(choices.randrange(3))),
-        commands.Basic.Cancel(str(choices.randrange(3))),
-        commands.Basic.Recover(True),
-        commands.Basic.Get(0, queue),
-        commands.Confirm.Select(),
-        commands.Tx.Select(),
-        commands.Queue.Declare(0, queue, True),
-        commands.Connection.Open("/"),
-    ]
-    data = bytearray()
-    for _ in range(choices.randint(1, 12)):
-        channel = choices.choice((0, 1, 1, 1, 1, 2, 300))
-        kind = choices.random()
-        if kind < 0.7:
-            data += frame.marshal(choices.choice(methods), channel)
-        elif kind < 0.8:
-            data += frame.marshal(ContentHeader(0, choices.choice((0, 3, 2**60))), channel)
-        elif kind < 0.9:
-            data += frame.marshal(ContentBody(b"abc"), channel)
-        else:
-            data += choices.randbytes(choices.randint(1, 40))
-    return bytes(data)
-
-
 def test_hostile_clients_harm_nobody_else(
     gateway: RunningGateway, channel: BlockingChannel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,15 +306,7 @@ def test_hostile_clients_harm_nobody_else(
     before = gateway.gateway.metrics.connections_opened
     connections = gateway.gateway.connections
     for _ in range(HOSTILE_CLIENTS):
-        with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_SECONDS) as client:
-            client.sendall(b"AMQP\x00\x00\x09\x01" if choices.random() < 0.9 else choices.randbytes(9))
-            with contextlib.suppress(OSError):
-                for data in HANDSHAKE[: choices.choice((0, 1, 2, 2, 2, 2))]:
-                    client.recv(4_096)
-                    client.sendall(data)
-                client.sendall(hostile_frames(choices, queue))
-                client.settimeout(0.02)
-                client.recv(4_096)
+        attack_amqp(gateway.port, choices, queue)
     assert gateway.gateway.metrics.connections_opened - before > HOSTILE_CLIENTS // 3
     until = time.monotonic() + PATIENCE_SECONDS
     while gateway.gateway.connections > connections and time.monotonic() < until:

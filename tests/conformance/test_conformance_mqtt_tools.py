@@ -13,10 +13,10 @@ from pathlib import Path
 import aiomqtt
 import pytest
 
+from tests.chaos.hostile_gateway_clients import attack_mqtt
 from tests.conformance.drivers.contract import new_name
-from tests.support.mqtt_client import V5, V311, MqttClient
+from tests.support.mqtt_client import V5, MqttClient
 from tests.support.mqtt_process import MqttProcess
-from tests.unit.gateways.test_mqtt_packets import PACKETS
 from tidelog.gateways.mqtt import packets
 
 pytestmark = pytest.mark.xdist_group("mqtt")
@@ -89,19 +89,8 @@ def test_hostile_packets_hurt_nobody_else(gateway: MqttProcess) -> None:
     with MqttClient(gateway.port, version=V5) as good:
         good.subscribe(topic, qos=1)
         before = memory_mb(gateway.process_id)
-        for number in range(HOSTILE):
-            version = source.choice((V311, V5))
-            seeds = [packets.encode(each, packet) for each, packet in PACKETS if each == version]
-            data = bytearray(packets.encode(version, packets.Connect(version, f"bad-{number}", True, 5)))
-            for _ in range(source.randrange(3)):
-                data += source.choice(seeds)
-            where = source.randrange(len(data))
-            data[where : where + 2] = source.randbytes(source.randrange(4))
-            with socket.create_connection(("127.0.0.1", gateway.port), timeout=5) as stream:
-                stream.sendall(data)
-                if number % 50 == 0:
-                    # A packet that is announced large, and never comes.
-                    stream.sendall(b"\x30\xff\xff\x3f" + b"x" * 100_000)
+        for _ in range(HOSTILE):
+            attack_mqtt(gateway.port, source)
         good.publish(topic, b"still there", 1)
         assert good.expect(1) == [(topic, b"still there")]
         assert memory_mb(gateway.process_id) - before < MEMORY_GROWTH_MB_MAX

@@ -277,7 +277,8 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._out and self._transport is not None:
+        # The client may have gone in the same turn: there is nobody to write to.
+        if self._out and self._transport is not None and not self._transport.is_closing():
             out, self._out = self._out, []
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 

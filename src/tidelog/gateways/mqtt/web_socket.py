@@ -58,6 +58,9 @@ class _Frames(asyncio.Transport):
     def resume_reading(self) -> None:
         self._transport.resume_reading()
 
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
     def close(self) -> None:
         self._socket.say_goodbye()
         self._transport.close()
