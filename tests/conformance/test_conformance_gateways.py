@@ -33,13 +33,13 @@ def read(bootstrap: str, topic: str, count: int) -> list[tuple[bytes, bytes, byt
     """Key, value and the header `color` of so many records."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    found = []
+    found: list[tuple[bytes, bytes, bytes]] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(found) < count and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is not None and message.error() is None:
-            color = dict(message.headers() or []).get("color")
-            found.append((message.key() or b"", message.value() or b"", color or b""))
+            headers: Any = dict(message.headers() or [])
+            found.append((message.key() or b"", message.value() or b"", headers.get("color", b"")))
     consumer.close()
     return found
 
@@ -58,9 +58,10 @@ def test_what_comes_in_by_one_door_goes_out_by_all(doors: Doors, bootstrap: str,
         producer.produce(topic, b"by Kafka", b"9", headers=[("color", b"blue")])
         assert producer.flush(DEADLINE_SECONDS) == 0
         device.expect(3)
+        messages: Any = device.messages
         seen = [
-            (each.topic, bytes(each.payload), dict(each.properties.UserProperty)["color"])  # type: ignore[attr-defined]
-            for each in device.messages
+            (each.topic, bytes(each.payload), dict(each.properties.UserProperty)["color"])
+            for each in messages
         ]
     assert seen == [
         ("sensors/7", b"by MQTT", "green"),

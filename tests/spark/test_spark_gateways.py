@@ -21,7 +21,9 @@ def test_spark_reads_and_writes_what_devices_and_workers_do(
         device.publish("sensors/7", b"21.5", 1)
         doors.send(b"18.0", {"tidelog-key": "8"})
         read = spark.read.format("tidelog").options(**cluster, subscribe=topic).load()
-        rows = read.selectExpr("CAST(key AS STRING) AS device", "CAST(value AS DOUBLE) AS degrees")
+        rows = read.selectExpr(
+            "CAST(key AS STRING) AS device", "CAST(CAST(value AS STRING) AS DOUBLE) AS degrees"
+        )
         assert [tuple(row) for row in rows.orderBy("device").collect()] == [("7", 21.5), ("8", 18.0)]
         answers = rows.selectExpr("device AS key", "CAST(degrees + 1 AS STRING) AS value").orderBy("key")
         answers.coalesce(1).write.format("tidelog").options(**cluster, topic=topic).mode("append").save()

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import kombu
+from kombu.connection import Connection
+from kombu.entity import Queue
 
 from tests.support.amqp_gateway import GatewayProcess
 from tests.support.mqtt_client import V5, MqttClient
@@ -32,14 +33,14 @@ class Doors:
 
     def __init__(self, mqtt: MqttProcess, amqp: GatewayProcess, topic: str) -> None:
         self._mqtt, self._amqp = mqtt, amqp
-        self._queue = kombu.Queue(f"work.{topic}", queue_arguments={"x-tidelog-topic": topic}, durable=True)
+        self._queue = Queue(f"work.{topic}", queue_arguments={"x-tidelog-topic": topic}, durable=True)
 
     def device(self) -> MqttClient:
         """A client of MQTT 5; connect it with `with`."""
         return MqttClient(self._mqtt.port, version=V5)
 
     def _connection(self) -> Any:
-        return kombu.Connection(f"amqp://127.0.0.1:{self._amqp.port}//", connect_timeout=SECONDS_MAX)
+        return Connection(f"amqp://127.0.0.1:{self._amqp.port}//", connect_timeout=SECONDS_MAX)
 
     def declare(self) -> None:
         with self._connection() as connection:

@@ -246,8 +246,7 @@ def up(
     if security is not None:
         overrides = {"log.dirs": DEFAULT_DATA, **security.broker_settings(), **overrides}
     shown = {"log_format": log_format, "log_level": log_level}
-    beside = {"security": security, "gateway_host": host or DEFAULT_HOST}
-    raise click.exceptions.Exit(serve_broker(overrides, started, **shown, as_json=as_json, **beside))
+    raise click.exceptions.Exit(serve_broker(overrides, started, **shown, as_json=as_json, security=security))
 
 
 def _cluster_plan(
@@ -292,7 +291,6 @@ def serve_broker(
     log_level: str,
     as_json: bool,
     security: "SecureSetup | None" = None,
-    gateway_host: str = DEFAULT_HOST,
 ) -> int:
     """Run one broker in this process until it is told to stop; the exit code."""
     from tidelog.server.log_format import configure_logging
@@ -317,7 +315,7 @@ def serve_broker(
             print_ready(info, settings, started, security)
         folders = [Path(folder) for folder in settings.log_dirs]
         start_console(info.bootstrap, security, as_json=as_json, data_folders=folders)
-        start_gateways(info.bootstrap, security, host=gateway_host, as_json=as_json)
+        start_gateways(info.bootstrap, security, as_json=as_json)
 
     try:
         code = serve(settings, on_ready=ready)

@@ -192,7 +192,7 @@ class Reporter:
             start_console(
                 bootstrap, self._plan.security, as_json=self._as_json, data_folders=(self._plan.data,)
             )
-            start_gateways(bootstrap, self._plan.security, host=self._plan.host, as_json=self._as_json)
+            start_gateways(bootstrap, self._plan.security, as_json=self._as_json)
         elif event.kind == "stopping":
             stop_gateways()
 

@@ -16,6 +16,7 @@ from tidelog.cli.up_children import UpChild, keep_child, kept_child, start_child
 if TYPE_CHECKING:
     from tidelog.cli.secure_setup import SecureSetup
 
+DEFAULT_HOST = "127.0.0.1"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: the packages that each needs and the first installation does not have
 _NEEDED: dict[str, tuple[str, ...]] = {"mqtt": (), "amqp": ("pamqp",)}
@@ -37,7 +38,7 @@ def prepare_gateway(context: click.Context, parameter: click.Parameter, port: in
     keep_child(context, _key(protocol), UpChild(protocol, port, ("gateway", protocol)))
 
 
-def start_gateways(bootstrap: str, security: "SecureSetup | None", *, host: str, as_json: bool) -> None:
+def start_gateways(bootstrap: str, security: "SecureSetup | None", *, as_json: bool) -> None:
     """Brokers are ready: start the gateways that this command wants, and say where they are."""
     properties = None
     more: list[str] = []
@@ -49,7 +50,8 @@ def start_gateways(bootstrap: str, security: "SecureSetup | None", *, host: str,
         child = kept_child(_key(protocol))
         if child is None:
             continue
-        child.host = host.strip("[]")
+        host = click.get_current_context().params.get("host")
+        child.host = str(host).strip("[]") if host else DEFAULT_HOST
         child.scheme = protocol if security is None else f"{protocol}s"
         start_child(
             _key(protocol), bootstrap, properties, as_json=as_json, option=f"--{protocol}-port", more=more
