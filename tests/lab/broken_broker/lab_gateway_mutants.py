@@ -19,25 +19,26 @@ def acknowledged_before_written() -> None:
 
 def given_back_is_done() -> None:
     """What a worker gives back, or holds when it goes, nobody gets again."""
-    from tidelog.gateways.amqp import queue_reader
+    from tidelog.gateways.amqp.queue_reader import QueueReader
+    from tidelog.gateways.amqp.share_member import ACCEPT, RELEASE
 
-    original = queue_reader.QueueReader.settle
+    original = QueueReader.settle
 
-    def settle(self: queue_reader.QueueReader, delivery: Any, kind: int) -> None:
-        original(self, delivery, queue_reader.ACCEPT if kind == queue_reader.RELEASE else kind)
+    def settle(self: QueueReader, delivery: Any, kind: int) -> None:
+        original(self, delivery, ACCEPT if kind == RELEASE else kind)
 
-    edit(queue_reader.QueueReader, "settle", settle)
+    edit(QueueReader, "settle", settle)
 
 
 def redelivered_is_not_said() -> None:
-    from tidelog.gateways.amqp import queue_reader
+    from tidelog.gateways.amqp.queue_reader import QueueReader
 
-    original = queue_reader.QueueReader.acquired
+    original = QueueReader.acquired
 
-    def acquired(self: queue_reader.QueueReader, records: Any) -> None:
+    def acquired(self: QueueReader, records: Any) -> None:
         original(self, [each._replace(delivery_count=1) for each in records])
 
-    edit(queue_reader.QueueReader, "acquired", acquired)
+    edit(QueueReader, "acquired", acquired)
 
 
 def _sessions_lose(field: str, value: Callable[[], object]) -> None:
