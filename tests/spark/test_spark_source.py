@@ -17,7 +17,7 @@ from tests.spark.ready_runs import committed
 from tidelog.cli.main import tidelog
 from tidelog.pipelines.source import TidelogStreamReader
 from tidelog.pipelines.source_options import SourceOptions
-from tidelog.pipelines.spark_versions import ReadAllAvailable
+from tidelog.pipelines.spark_api import ReadAllAvailable
 
 SECONDS_MAX = 100
 MakeTopic = Callable[..., str]

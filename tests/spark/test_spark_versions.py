@@ -20,12 +20,8 @@ from tidelog.pipelines.planning import make_plan
 from tidelog.pipelines.planning import start as start_plan
 from tidelog.pipelines.problems import Findings
 from tidelog.pipelines.runner import wait_for_all
-from tidelog.pipelines.spark_versions import (
-    HAS_ADMISSION_CONTROL,
-    HAS_ARROW_STREAM_WRITER,
-    SUPPORTED,
-    limits_note,
-)
+from tidelog.pipelines.spark_api import HAS_ADMISSION_CONTROL, HAS_ARROW_STREAM_WRITER
+from tidelog.pipelines.spark_versions import SUPPORTED, limits_note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from tidelog.pipelines.java import CannotRun
 from tidelog.pipelines.postgres import SettledRows, connect, identifier
-from tidelog.pipelines.spark_versions import HAS_ADMISSION_CONTROL, SupportsTriggerAvailableNow
+from tidelog.pipelines.spark_api import HAS_ADMISSION_CONTROL, SupportsTriggerAvailableNow
 
 POLL_SECONDS = 0.5
 SETTLE_SECONDS_MAX = 60.0

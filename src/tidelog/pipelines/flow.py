@@ -28,7 +28,6 @@ from tidelog.pipelines.flow_parts import FILE_FORMATS, Sink, Source, Step
 from tidelog.pipelines.pipeline_options import Options
 from tidelog.pipelines.plan import DEFINITION, Plan, PlannedQuery
 from tidelog.pipelines.sink_files import has_sparks_list, write_files_of_state
-from tidelog.pipelines.spark_versions import arrow_schema
 from tidelog.pipelines.topic_frames import start_to_topic, stream_topic
 from tidelog.pipelines.work import StreamingWork, Work
 
@@ -244,6 +243,7 @@ def run_each(step: Step, frame: Any, origin_type: str) -> Any:
     from pyspark.sql.types import StructType
 
     from tidelog.pipelines.record_functions import over_batches
+    from tidelog.pipelines.spark_api import arrow_schema
 
     assert step.each is not None
     whole = f"{step.schema}, {ORIGIN} {origin_type}, {REASON} STRING, {STACK} STRING"

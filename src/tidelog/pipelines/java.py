@@ -48,6 +48,16 @@ def java_home(environment: Mapping[str, str], shims: Path) -> str | None:
 
 
 def _version(java: str) -> int | None:
+    """The major version; a runtime says it in a file, and only one without that is started to be asked."""
+    try:
+        said = (Path(java).resolve().parents[1] / "release").read_text() if os.access(java, os.X_OK) else ""
+    except OSError:
+        said = ""
+    noted = re.search(r'^JAVA_VERSION="(\d+)(?:\.(\d+))?', said, re.MULTILINE)
+    return _asked_version(java) if noted is None else _major(noted)
+
+
+def _asked_version(java: str) -> int | None:
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=VERSION_SECONDS_MAX, check=True
@@ -55,10 +65,12 @@ def _version(java: str) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr)
-    if found is None:
-        return None
+    return None if found is None else _major(found)
+
+
+def _major(version: "re.Match[str]") -> int:
     # Java 8 calls itself 1.8.
-    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+    return int(version[2] or 0) if version[1] == "1" else int(version[1])
 
 
 def _shim(runtime: Path, shims: Path) -> Path:

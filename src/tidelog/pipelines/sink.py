@@ -45,7 +45,7 @@ from tidelog.pipelines.commit_protocol import (
 from tidelog.pipelines.sink_commits import SinkCommits
 from tidelog.pipelines.sink_events import tell
 from tidelog.pipelines.sink_options import SinkOptions, check_columns
-from tidelog.pipelines.spark_versions import (
+from tidelog.pipelines.spark_api import (
     HAS_ARROW_STREAM_WRITER,
     DataSourceStreamArrowWriter,
     arrow_schema,

@@ -34,14 +34,14 @@ from tidelog.pipelines.progress import OffsetCommitter, announce, group_of
 from tidelog.pipelines.query_offsets import QueryOffsets
 from tidelog.pipelines.shared_clusters import cluster_of
 from tidelog.pipelines.source_options import SourceOptions
-from tidelog.pipelines.spark_versions import (
+from tidelog.pipelines.spark_api import (
     HAS_ADMISSION_CONTROL,
-    WITHOUT_LIMITS,
     ReadAllAvailable,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+from tidelog.pipelines.spark_versions import WITHOUT_LIMITS
 
 if TYPE_CHECKING:
     from tidelog.pipelines.decoded_values import Decoding

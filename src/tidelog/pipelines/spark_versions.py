@@ -1,4 +1,4 @@
-"""Which Spark this is, and what its Python Data Source API has; stand-ins for what it lacks.
+"""Which Spark is installed and which are supported, without importing it: a plan is made without PySpark.
 
 | | 4.0 | 4.1 | 4.2, 4.3 |
 |---|---|---|---|
@@ -6,14 +6,13 @@
 | a stream's source is told where a batch begins and how large it may be (admission control) | no | no | yes |
 | a progress has the ends of partitions | no | no | yes |
 
-Everything else is alike. `make spark-versions` runs the same tests on each.
+Everything else is alike; `spark_api` stands in for what is missing. `make spark-versions` runs the
+same tests on each.
 """
 
 import importlib
 import importlib.metadata
-import inspect
 from collections.abc import Iterable
-from typing import Any
 
 from tidelog.pipelines.java import CannotRun
 
@@ -59,37 +58,3 @@ def limits_note(options: Iterable[str], version: str | None) -> tuple[str, ...]:
     if not limits or version is None or not version.startswith(("4.0.", "4.1.")):
         return ()
     return (WITHOUT_LIMITS.format(options=" and ".join(limits)),)
-
-
-def _class_of(module: str, name: str, stand_in: type) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name, stand_in)
-    except ModuleNotFoundError:
-        return stand_in
-
-
-class _Absent:
-    """Stands for a class that this Spark does not have: nothing is one of these."""
-
-
-def arrow_schema(schema: Any) -> Any:
-    """The Arrow schema of a Spark one, times in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    named = "timezone" in inspect.signature(to_arrow_schema).parameters
-    return to_arrow_schema(schema, timezone="UTC") if named else to_arrow_schema(schema)
-
-
-_SOURCES = "pyspark.sql.datasource"
-_LIMITS = "pyspark.sql.streaming.datasource"
-
-SupportsTriggerAvailableNow: Any = _class_of(_LIMITS, "SupportsTriggerAvailableNow", _Absent)
-ReadAllAvailable: Any = _class_of(_LIMITS, "ReadAllAvailable", _Absent)
-ReadMaxRows: Any = _class_of(_LIMITS, "ReadMaxRows", _Absent)
-ReadMinRows: Any = _class_of(_LIMITS, "ReadMinRows", _Absent)
-HAS_ADMISSION_CONTROL = ReadMaxRows is not _Absent
-
-DataSourceStreamWriter: Any = _class_of(_SOURCES, "DataSourceStreamWriter", _Absent)
-#: where there is none, streams are written row by row
-DataSourceStreamArrowWriter: Any = _class_of(_SOURCES, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
-HAS_ARROW_STREAM_WRITER = DataSourceStreamArrowWriter is not DataSourceStreamWriter

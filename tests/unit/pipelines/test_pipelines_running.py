@@ -91,6 +91,23 @@ def test_java_17_is_taken_as_it_is(tmp_path: Path) -> None:
     assert java_home({"PATH": str(tmp_path / "jdk" / "bin")}, tmp_path) is None
 
 
+def test_a_java_that_notes_its_version_is_not_started(tmp_path: Path) -> None:
+    java = java_that_says(tmp_path / "jdk", "11.0.2")
+    note = tmp_path / "jdk" / "release"
+    note.write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="21.0.4"\n')
+    assert java_home({"JAVA_HOME": str(tmp_path / "jdk")}, tmp_path) is None
+    note.write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(CannotRun, match="is Java 8"):
+        java_home({"JAVA_HOME": str(tmp_path / "jdk")}, tmp_path)
+    note.write_text("MODULES=java.base\n")
+    with pytest.raises(CannotRun, match="is Java 11"):
+        java_home({"JAVA_HOME": str(tmp_path / "jdk")}, tmp_path)
+    java.chmod(0o644)
+    note.write_text('JAVA_VERSION="21.0.4"\n')
+    with pytest.raises(CannotRun, match="cannot be run"):
+        java_home({"JAVA_HOME": str(tmp_path / "jdk")}, tmp_path)
+
+
 @pytest.mark.parametrize(("version", "words"), [("1.8.0_402", "is Java 8"), ("11.0.2", "is Java 11")])
 def test_an_old_java_is_named_with_what_to_install(tmp_path: Path, version: str, words: str) -> None:
     java_that_says(tmp_path / "jdk", version)
