@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
+from tests.spark.patient_runs import run_to_its_end
+
 SECONDS_MAX = 120
-STARTS_MAX = 4
 
 
 def batches(spark: SparkSession, given: dict[str, Any]) -> Any:
@@ -61,15 +61,7 @@ def _target(given: dict[str, Any]) -> dict[str, str]:
 def _run(writer: Any, given: dict[str, Any]) -> None:
     """Until it has done what is there."""
     writer = writer.option("checkpointLocation", given["checkpoint"]).trigger(availableNow=True)
-    for left in reversed(range(STARTS_MAX)):
-        try:
-            started = writer.start()
-            break
-        except PySparkException as fault:
-            # Spark gives a Python worker ten seconds, hard-coded, which a busy machine does not keep.
-            if left == 0 or "Python worker failed to connect back" not in str(fault):
-                raise
-    assert started.awaitTermination(SECONDS_MAX)
+    run_to_its_end(writer, SECONDS_MAX)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from tests.spark.ready_runs import committed, received
 from tidelog.testing.ports import ReservedPort
 
 COUNT = 1_000
-START_SECONDS_MAX, RUN_SECONDS_MAX = 120.0, 300.0
+START_SECONDS_MAX, RUN_SECONDS_MAX = 240.0, 300.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 pytestmark = pytest.mark.timeout(600)

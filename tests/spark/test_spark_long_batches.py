@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.spark.patient_runs import run_to_its_end
 from tidelog.client.client_settings import READ_COMMITTED, READ_UNCOMMITTED, ClientSettings
 from tidelog.client.cluster import LATEST, Cluster
 from tidelog.client.transactional_writer import open_transactions
@@ -111,8 +112,7 @@ def test_a_batch_that_takes_more_than_three_timeouts(
     if kind == "stream":
         writer = slow.writeStream.format("tidelog").options(**chosen)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(SECONDS_MAX)
+        query = run_to_its_end(writer.trigger(availableNow=True), SECONDS_MAX)
         assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [RECORDS]
     else:
         slow.write.format("tidelog").options(**chosen).mode("append").save()
