@@ -7,11 +7,14 @@ STAMP := $(VENV)/.installed
 PORT ?= 9092
 DATA ?= tidelog-data
 BROKERS ?= 1
+WORKERS ?= 2
+# What is compiled once is kept, whatever the environment says: else each test run rewrites every test module,
+# and each process that a test starts compiles what it imports, in which Spark's workers may miss their 10 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help up demo tour test check format bench bench-short bench-cluster bench-kafka bench-transactions bench-tls audit attacks hostile crash fuzz exactly-once coordinator-kills transactions-long delays-long registry-kills iceberg-kills amqp-test amqp-kills gateways-fuzz bench-amqp conformance-kombu chaos chaos-short simulation simulation-long conformance oracle oracle-clients oracle-record oracle-planted mqtt-kills s3-test bench-iceberg bench-mqtt \
-	conformance-kafka-python browser-test browser-spark-test spark-test lab-test spark-exactly-once spark-short spark-versions bench-spark setup clean
+.PHONY: $(shell awk -F: '/^[a-z0-9-]+:/ {print $$1}' $(firstword $(MAKEFILE_LIST)))
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,10 +39,14 @@ demo: $(VENV)/.installed-spark ## Orders through three brokers and Spark, a brok
 tour: $(STAMP) ## A one-minute tour: broker, topic, produce, consume, look at the files
 	@$(BIN)/python examples/tour.py
 
-test: $(STAMP) ## The test suite: house rules, units, storage under power cuts, real clients against a real broker
+test: $(STAMP) ## The test suite: house rules, units, storage under power cuts, real clients against a real broker (WORKERS=2)
 	@tests/conformance/setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	@$(BIN)/pytest -q -n 2 --dist loadgroup tests
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow" --durations=20 --durations-min=5 tests
+
+slow-test: $(STAMP) ## The tests marked as slow, which `make test` leaves out: clients and coordinators over kills, one after the other
+	@tests/conformance/setup
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m slow --durations=20 --durations-min=5 tests
 
 check: $(STAMP) ## Lint, format check, types, house rules (quick)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -37,6 +37,8 @@ PARTITIONS = 3
 FOLDER = Path(__file__).parent
 #: whether a client is idempotent unless told otherwise: then nothing may appear twice either
 IDEMPOTENT = {"confluent-kafka": False, "kafka-python": True, "java": True}
+#: the others ride in `make slow-test`
+RIDE_IN_EVERY_RUN = {"confluent-kafka"}
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("cluster")]
 
@@ -134,8 +136,13 @@ class Rider:
             yield Poll("final", "", self.topic, partition, records, 1e12, final=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("client", IDEMPOTENT)
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(client, marks=[] if client in RIDE_IN_EVERY_RUN else pytest.mark.slow)
+        for client in IDEMPOTENT
+    ],
+)
 def test_a_client_rides_through_failovers(cluster: RunningCluster, client: str) -> None:
     cluster.wait_in_sync()
     topic = cluster.create_topic(f"ridden-by-{client}", PARTITIONS, min_insync_replicas=2)

@@ -702,11 +702,7 @@ def pending_isr_instead_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        ack_before_replicating,
-        watermark_off_by_one,
-        pytest.param(pending_isr_instead_of_both, marks=pytest.mark.slow),
-    ],
+    [ack_before_replicating, watermark_off_by_one, pending_isr_instead_of_both],
 )
 def test_a_planted_fault_is_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
