@@ -136,6 +136,24 @@ def test_a_fetch_session_begins_with_the_order_of_the_request(ask: Ask, make_top
     assert told == [[0], [1], [0]]
 
 
+@pytest.mark.parametrize(
+    ("partition_max_bytes", "max_bytes", "aborted"), [(10, 1 << 20, None), (1 << 20, 1, ())]
+)
+def test_a_batch_that_does_not_fit_behind_others_has_no_list_of_aborted_transactions(
+    ask: Ask, make_topic: TopicMaker, partition_max_bytes: int, max_bytes: int, aborted: tuple[()] | None
+) -> None:
+    """The list is empty where nothing more may be read, and missing where a little more might."""
+    topic = make_topic(2)
+    for partition in (0, 1):
+        produce(ask, topic, batch_of(), partition=partition)
+    fields = fetch_fields(topic, 0, 1, max_bytes=max_bytes)
+    for row in fields["topics"][0]["partitions"]:
+        row["partition_max_bytes"] = partition_max_bytes
+    (answered,) = ask("Fetch", 6, **fields).responses
+    assert [bool(row.records) for row in answered.partitions] == [True, False]
+    assert [row.aborted_transactions for row in answered.partitions] == [(), aborted]
+
+
 def test_what_is_forgotten_when_a_fetch_session_begins_is_read(ask: Ask, topic: str) -> None:
     gone = [{"topic": topic, "partitions": [0]}]
     (answered,) = ask(

@@ -99,7 +99,9 @@ def _read(
         if records is not None and records.size_bytes == 0:
             records = None
     aborted: list[tuple[int, int]] | None = None
-    if read_committed:
+    # A batch is there that does not fit: Kafka has no list then, as it has none for read_uncommitted.
+    too_large = records is None and offset < end_offset and max_bytes > 0
+    if read_committed and not too_large:
         found = () if records is None else log.aborted_transactions(offset, records.next_offset)
         aborted = [(each.producer_id, each.first_offset) for each in found]
     return PartitionFetched(index, 0, high_watermark, stable_offset, start_offset, aborted, -1, records)
