@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tests.oracle import clients_main, recording, systems
+from tests.oracle import clients_main, recording, selection, systems
 from tests.oracle.campaign import Campaign
 from tests.oracle.compatibility import PAGE, written
 from tests.oracle.coverage import Coverage
@@ -39,7 +39,7 @@ def main() -> int:
             return clients_main.run(options, kafka, here)
         versions = common_versions(advertised(kafka), advertised(here))
         if options.record:
-            return _record(kafka, versions, options)
+            return _record(kafka, here, versions, options)
         return _compare(Pair(kafka, here), versions, options)
 
 
@@ -91,6 +91,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--record", type=int, metavar="COUNT", help="write so many sessions with Kafka's answers"
     )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep what is recorded, and add what it does not notice"
+    )
     parser.add_argument("--replay", action="store_true", help="only the recorded sessions, without Kafka")
     parser.add_argument(
         "--planted", action="store_true", help="the recorded sessions on every planted difference"
@@ -103,24 +106,24 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _record(kafka: systems.System, versions: Versions, options: argparse.Namespace) -> int:
-    coverage = Coverage(versions)
-    seeds = range(options.seed, options.seed + recording.POOL)
+def _record(
+    kafka: systems.System, here: systems.System, versions: Versions, options: argparse.Namespace
+) -> int:
     if options.faults:
         path = recording.LOST_ANSWERS
-        telling = iter([make_fault_session(seed, versions, kills=0) for seed in seeds])
+        seeds = itertools.count(options.seed)
+        telling = (make_fault_session(seed, versions, kills=0) for seed in seeds)
+        rows = list(itertools.islice(recording.record(kafka, telling, "o"), options.record))
     else:
         path = recording.ONE_BROKER
-        telling = recording.most_telling((make_session(seed, versions) for seed in seeds), coverage)
-
-    def rows() -> Iterator[recording.Recorded]:
-        for row in itertools.islice(recording.record(kafka, telling, "o"), options.record):
-            coverage.note([row.session])
-            yield row
-
-    count = recording.write(path, systems.kafka_version(), versions, rows())
+        rows = selection.kept(versions) if options.keep else []
+        rows = rows or selection.selected(kafka, versions, options.seed, options.record)
+        rows += selection.noticing(kafka, here, versions, options.seed, rows)
+    coverage = Coverage(versions)
+    coverage.note(row.session for row in rows)
+    recording.write(path, systems.kafka_version(), versions, rows)
     print(coverage.table())
-    print(f"{count} sessions in {path}: {path.stat().st_size} bytes")
+    print(f"{len(rows)} sessions in {path}: {path.stat().st_size} bytes")
     return 0
 
 

@@ -107,6 +107,17 @@ def odd(b: Builder) -> None:
     produce(b, [(topic, partition, batches)], acks=b.choose(-1, 1))
 
 
+def recompressed(b: Builder) -> None:
+    """Records with headers, in a topic whose broker compresses them itself or unpacks them."""
+    wanted = b.choose("gzip", "lz4", "snappy", "zstd", "uncompressed")
+    topic = b.create_topic(configs={"compression.type": wanted})
+    partition = b.random.randrange(topic.partitions)
+    rows = records(b)
+    rows[0][2] = [["h", "1"], ["h", None]]
+    topic.ends[partition] = topic.ends.get(partition, 0) + len(rows)
+    produce(b, [(topic, partition, [{"records": rows, "codec": b.choose(0, 1, 2, 3, 4)}])])
+
+
 def unknown_topic(b: Builder) -> None:
     topic = Topic("absent", 1, "s0")
     produce(b, [(topic, 0, [batch(b)])])
@@ -201,6 +212,7 @@ def describe_producers(b: Builder) -> None:
 ACTIVITIES: list[tuple[float, Activity]] = [
     (3.0, plain),
     (2.0, odd),
+    (0.3, recompressed),
     (0.3, unknown_topic),
     (3.0, idempotent),
     (0.4, bump),

@@ -38,6 +38,25 @@ def create_acls(b: Builder) -> None:
     b.ask("CreateAcls", {"creations": [own_acl(b) for _ in range(b.choose(1, 2, 3))]})
 
 
+def granted(b: Builder) -> None:
+    """A right on a topic, by its name or by how it begins, and what its user may do then."""
+    topic = b.topics[0]
+    prefixed = b.chance(0.5)
+    row = {
+        "resource_type": 2,
+        "resource_name": name(topic.alias[:1] if prefixed else topic.alias),
+        "resource_pattern_type": 4 if prefixed else 3,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": b.choose(2, 3, 4),
+        "permission_type": 3,
+    }
+    b.acls = True
+    b.ask("CreateAcls", {"creations": [row]})
+    produce(b, [(topic, b.partition(topic), [batch(b)])], connection="alice")
+    b.ask("Fetch", fetch_fields(b, [fetch_topic(b, topic)]), connection="alice")
+
+
 def create_acls_oddly(b: Builder) -> None:
     """Rights that are refused: what is left of them is on things of this session."""
     row = acl(b)
@@ -330,6 +349,7 @@ def sasl(b: Builder) -> None:
 
 ACTIVITIES: list[tuple[float, Activity]] = [
     (1.0, create_acls),
+    (0.8, granted),
     (0.6, create_acls_oddly),
     (0.8, describe_acls),
     (0.5, delete_acls),

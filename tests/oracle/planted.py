@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 import importlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -91,10 +91,14 @@ def _one_more(value: Any) -> Any:
 
 def noticed_after(plant: Plant, sessions_max: int) -> int | None:
     """How many recorded sessions it takes to notice a planted difference; None if it was not noticed."""
+    return noticed_by(plant, itertools.islice(recording.read(recording.ONE_BROKER), sessions_max))
+
+
+def noticed_by(plant: Plant, sessions: Iterable[recording.Recorded]) -> int | None:
+    """The number of the first session that notices a planted difference, from 1 on; None if there is none."""
     with plant(), systems.tidelog(in_thread=True) as here:
         prepare(here)
-        rows = itertools.islice(recording.read(recording.ONE_BROKER), sessions_max)
-        for number, recorded in enumerate(rows, 1):
+        for number, recorded in enumerate(sessions, 1):
             if recording.replay(here, recorded, f"o{number}-"):
                 return number
     return None

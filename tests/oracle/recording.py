@@ -4,8 +4,7 @@ A recording is a gzip file of JSON lines. The first line tells the version of Ap
 the APIs and the number of brokers; each further line has a session, the prefix of its names, and the answers
 by label with every field as Kafka sent it. The rules are applied when a recording is read: a changed rule
 needs no new one. Sessions that Kafka did not answer alike twice, by the rules of that day, are not recorded:
-they depend on time. So that every version of every API is in a recording of few sessions, those that add the
-most to it come first (`most_telling`).
+they depend on time. `selection` says which sessions a recording is made of.
 """
 
 import gzip
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.oracle.coverage import Coverage, covered_by
 from tests.oracle.generator import Versions
 from tests.oracle.judge import Difference, differences, normalised
 from tests.oracle.runner import Runner, Transcript
@@ -26,8 +24,6 @@ ONE_BROKER = FOLDER / "one-broker.jsonl.gz"
 #: sessions in which answers get lost
 LOST_ANSWERS = FOLDER / "lost-answers.jsonl.gz"
 FORMAT = 2
-#: how many seeds are looked through for sessions with versions that are not recorded yet
-POOL = 2000
 
 
 class Recorded(NamedTuple):
@@ -38,10 +34,9 @@ class Recorded(NamedTuple):
     transcript: Transcript
 
 
-def write(path: Path, kafka_version: str, versions: Versions, rows: Iterable[Recorded]) -> int:
-    """Write a recording; how many sessions it has."""
+def write(path: Path, kafka_version: str, versions: Versions, rows: Iterable[Recorded]) -> None:
+    """Write a recording."""
     path.parent.mkdir(exist_ok=True)
-    count = 0
     # without a name and a time in it, so that the same sessions make the same file
     with path.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as file:
         head = {"format": FORMAT, "kafka": kafka_version, "brokers": 1, "versions": versions}
@@ -49,8 +44,6 @@ def write(path: Path, kafka_version: str, versions: Versions, rows: Iterable[Rec
         for session, prefix, transcript in rows:
             line = {"session": session.to_json(), "prefix": prefix, "answers": dict(transcript)}
             file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-            count += 1
-    return count
 
 
 def head(path: Path) -> dict[str, Json]:
@@ -66,15 +59,6 @@ def read(path: Path) -> Iterator[Recorded]:
         for line in file:
             row = json.loads(line)
             yield Recorded(Session.from_json(row["session"]), row["prefix"], list(row["answers"].items()))
-
-
-def most_telling(sessions: Iterable[Session], recorded: Coverage) -> Iterator[Session]:
-    """Sessions that exercise what is not `recorded` yet, the most telling one first; then the others."""
-    left = {session.seed: (session, covered_by(session)) for session in sessions}
-    while left:
-        missing = set(recorded.missing())
-        seed = max(left, key=lambda one: len(left[one][1] & missing)) if missing else min(left)
-        yield left.pop(seed)[0]
 
 
 def record(kafka: System, sessions: Iterable[Session], prefix: str) -> Iterator[Recorded]:

@@ -15,6 +15,7 @@ from tests.oracle.judge import Difference, differences, normalised
 from tests.oracle.live import Pair
 from tests.oracle.proxy import LossyProxy
 from tests.oracle.rules import Normaliser
+from tests.oracle.selection import covering, waits_ms
 from tests.oracle.session import Session, Step
 from tests.oracle.values import resolve
 
@@ -208,3 +209,18 @@ def test_a_lost_answer_was_asked_for(when: str) -> None:
             assert client.recv(100) == b""
             thread.join(10)
     assert got == [b"one", b"two"]
+
+
+def test_sessions_that_show_much_in_little_time_are_recorded_first() -> None:
+    def asking(seed: int, *versions: int, wait_ms: int = 0) -> Session:
+        steps = [Step(f"s{one}", "Metadata", one, {"max_wait": wait_ms}) for one in versions]
+        return Session(seed, tuple(steps))
+
+    sessions = [asking(1, 0), asking(2, 0, 1, wait_ms=5000), asking(3, 1), asking(4, 0, 1), asking(5, 2)]
+    covered = Coverage({"Metadata": (0, 2)})
+    chosen = []
+    for session in covering(sessions, covered):
+        covered.note([session])
+        chosen.append(session.seed)
+    assert chosen == [4, 5]
+    assert [waits_ms(session) for session in sessions[:3]] == [0, 10_000, 0]
