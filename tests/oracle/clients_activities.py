@@ -3,6 +3,7 @@
 from tests.oracle import clients_activities_admin as admin
 from tests.oracle import clients_activities_groups as groups
 from tests.oracle import clients_activities_records as records
+from tests.oracle import clients_activities_shares as shares
 from tests.oracle import clients_activities_transactions as transactions
 from tests.oracle.clients_generator import Activity
 
@@ -51,4 +52,9 @@ ACTIVITIES: tuple[tuple[Activity, int, tuple[str, ...]], ...] = (
     (transactions.left_open, 2, _BOTH),
     (transactions.refused_inside, 2, _BOTH),
     (transactions.seen_by_admin, 3, _JAVA),
+    (shares.settled, 4, _JAVA),
+    (shares.taken, 3, _JAVA),
+    (shares.committed_only, 2, _JAVA),
+    (shares.offsets, 2, _JAVA),
+    (shares.refused, 1, _JAVA),
 )

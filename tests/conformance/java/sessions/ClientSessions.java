@@ -73,6 +73,7 @@ public class ClientSessions {
         final Map<String, Admin> admins = new HashMap<>();
         final ProducerOperations producers;
         final ConsumerOperations consumers;
+        final ShareOperations shares;
 
         Session(String name) {
             this.name = name;
@@ -83,10 +84,12 @@ public class ClientSessions {
             });
             consumers = new ConsumerOperations(this);
             producers = new ProducerOperations(this);
+            shares = new ShareOperations(this);
             new AdminOperations(this).register();
             new AdminRights(this).register();
             producers.register();
             consumers.register();
+            shares.register();
             operations.put("end", fields -> end());
         }
 
@@ -127,6 +130,7 @@ public class ClientSessions {
 
         Object end() {
             consumers.close();
+            shares.close();
             producers.close();
             admins.values().forEach(admin -> admin.close(Duration.ZERO));
             sessions.remove(name);
