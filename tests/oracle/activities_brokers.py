@@ -23,12 +23,7 @@ def _reassign(b: Builder, topic: Topic, replicas: list[int]) -> None:
 
 def _wait_led(b: Builder, topic: Topic) -> None:
     b.wait_topic(topic.alias, topic.partitions, topic.leader, topic.replicas)
-    rows = [
-        {"partition_index": number, "timestamp": -1, "current_leader_epoch": -1}
-        for number in range(topic.partitions)
-    ]
-    fields = {"replica_id": -1, "topics": [{"name": name(topic.alias), "partitions": rows}]}
-    b.ask("ListOffsets", fields, until={"no_errors": True})
+    b.wait_served(topic)
 
 
 def reorder(b: Builder) -> None:
@@ -38,10 +33,20 @@ def reorder(b: Builder) -> None:
     replicas = [first, *(one for one in topic.replicas if one != first)]
     _reassign(b, topic, replicas)
     if b.chance(0.7):
-        rows = [{"topic": name(topic.alias), "partitions": list(range(topic.partitions))}]
-        b.ask("ElectLeaders", {"election_type": 0, "topic_partitions": rows, "timeout": 10_000})
-        topic.leader = first
-        _wait_led(b, topic)
+        _elect_preferred(b, topic)
+
+
+def elect(b: Builder, topic: Topic, leader: int) -> None:
+    """Have a replica lead every partition of a topic."""
+    _reassign(b, topic, [leader, *(one for one in topic.replicas if one != leader)])
+    _elect_preferred(b, topic)
+
+
+def _elect_preferred(b: Builder, topic: Topic) -> None:
+    rows = [{"topic": name(topic.alias), "partitions": list(range(topic.partitions))}]
+    b.ask("ElectLeaders", {"election_type": 0, "topic_partitions": rows, "timeout": 10_000})
+    topic.leader = topic.replicas[0]
+    _wait_led(b, topic)
 
 
 def move(b: Builder) -> None:

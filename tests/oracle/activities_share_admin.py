@@ -2,6 +2,8 @@
 the state of share partitions, asked of share coordinators as brokers do.
 """
 
+from typing import Any
+
 from tests.oracle.activities_shares import (
     GROUPS_MAX,
     Shared,
@@ -16,6 +18,7 @@ from tests.oracle.activities_shares import (
     write,
 )
 from tests.oracle.generator import UNKNOWN_ID, Activity, Builder, Topic
+from tests.oracle.runner import share_coordinator
 from tests.oracle.session import Json, name
 
 _SETTINGS = (
@@ -228,8 +231,9 @@ def _state_topics(topic: Topic, rows: list[Json], topic_id: Json = None) -> list
     return [{"topic_id": topic_id or topic.id, "partitions": rows}]
 
 
-def _ask_state(b: Builder, api: str, fields: dict[str, Json]) -> None:
-    b.ask(api, fields, **({"broker": 1} if b.several else {}))
+def ask_state(b: Builder, api: str, fields: dict[str, Json], **options: Any) -> None:
+    """Ask the broker that keeps it."""
+    b.ask(api, fields, **({"broker": share_coordinator(len(b.brokers))} if b.several else {}), **options)
 
 
 def _batches(b: Builder, start: int) -> list[Json]:
@@ -265,22 +269,28 @@ def state(b: Builder) -> None:
             "ReadShareGroupState", "ReadShareGroupState", "ReadShareGroupStateSummary",
             "DeleteShareGroupState",
         )  # fmt: skip
-        # Epochs and starts only grow, but for those that are refused: here they never go back.
-        now = int(b.new("k")[1:]) + 10
-        reads = api == "ReadShareGroupState"
-        row: dict[str, Json] = {
-            "partition": partition,
-            "state_epoch": b.choose(now, now, now - 5),
-            "leader_epoch": b.choose(now, now, -1) if reads else b.choose(now, -1),
-            "start_offset": b.choose(now, now, -1),
-            "delivery_complete_count": b.choose(0, 2, -1),
-            "state_batches": _batches(b, now),
-        }
-        if not reads:
-            # a write in a later epoch than that of the last read: see MEANT
-            row["leader_epoch"] = -1
+        row = state_row(b, api, partition)
         topics = [{"topic_id": topic_id, "partitions": [row]}] if b.chance(0.97) else []
-        _ask_state(b, api, {"group_id": group, "topics": topics})
+        ask_state(b, api, {"group_id": group, "topics": topics})
+
+
+def state_row(b: Builder, api: str, partition: int) -> dict[str, Json]:
+    """What is asked of a partition."""
+    # Epochs and starts only grow, but for those that are refused: here they never go back.
+    now = int(b.new("k")[1:]) + 10
+    reads = api == "ReadShareGroupState"
+    row: dict[str, Json] = {
+        "partition": partition,
+        "state_epoch": b.choose(now, now, now - 5),
+        "leader_epoch": b.choose(now, now, -1) if reads else b.choose(now, -1),
+        "start_offset": b.choose(now, now, -1),
+        "delivery_complete_count": b.choose(0, 2, -1),
+        "state_batches": _batches(b, now),
+    }
+    if not reads:
+        # a write in a later epoch than that of the last read: see MEANT
+        row["leader_epoch"] = -1
+    return row
 
 
 def as_user(b: Builder) -> None:

@@ -19,7 +19,7 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FIRST_WAIT_MS, WAIT_MS, NOTHING_MS = 3_000, 1_500, 50
 GROUPS_MAX, MEMBERS_MAX = 2, 3
 #: so many fetches take all that there is
-AGAIN = 4
+AGAIN = 8
 #: a fetch that leaves nothing, so that it makes no difference how offsets without records are counted
 _EVERYTHING: dict[str, Json] = {"max_records": 10_000, "batch_size": 500, "share_acquire_mode": 0}
 

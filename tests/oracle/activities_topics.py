@@ -135,6 +135,7 @@ def grow(b: Builder) -> None:
     if count > topic.partitions and not validate_only:
         topic.partitions = count
         b.wait_topic(topic.alias, count)
+        b.wait_served(topic)
 
 
 def metadata(b: Builder) -> None:

@@ -328,6 +328,17 @@ MEANT: tuple[Meant, ...] = (
         (Accepted("Share*", "responses.partitions.*error_code", 3, 121, "nobody fetched"),),
     ),
     Meant(
+        "ShareAcknowledge to a broker that does not lead the partition",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "NOT_LEADER_OR_FOLLOWER, with the leader",
+        "the partition is there, and the member learns where; ShareFetch says the same on both",
+        (
+            Accepted("ShareAcknowledge", "responses.partitions.error_code", 3, 6, "another leads"),
+            Accepted("ShareAcknowledge", "responses.partitions.current_leader.*", 0, None, "another leads"),
+            Accepted("ShareAcknowledge", "node_endpoints", [], None, "another leads"),
+        ),
+    ),
+    Meant(
         "ShareFetch of a partition of which its group has no state",
         "UNKNOWN_SERVER_ERROR, or nothing until it is known",
         "INVALID_REQUEST",
@@ -340,6 +351,25 @@ MEANT: tuple[Meant, ...] = (
         "INVALID_REQUEST",
         "a client can tell what it did",
         (Accepted("ShareFetch", "error_code", -1, 42, "a mode", "share_acquire_mode: "),),
+    ),
+    Meant(
+        "a transaction's marker that is refused, in a partition whose segment is due to roll by its time",
+        "a new segment begins, and a Fetch from before it ends there",
+        "nothing happens",
+        "what is refused leaves no trace",
+    ),
+    Meant(
+        "`share.auto.offset.reset` = by_duration of a group, where no record is so new",
+        "OFFSET_NOT_AVAILABLE until one is written: those before it are never delivered",
+        "the end of the log",
+        "consumers begin there, too",
+    ),
+    Meant(
+        "the end of a share session, for records of partitions that are not in it any more: "
+        "forgotten, or acquired in a session before it",
+        "they stay acquired until their lock ends",
+        "they are delivered again at once",
+        "the member has gone, and with it who could say what became of them",
     ),
     Meant(
         "DescribeShareGroupOffsets of a partition that is not there, or without partitions",
@@ -377,6 +407,31 @@ MEANT: tuple[Meant, ...] = (
         "takes the state back; begins anew; the older leader may still write",
         "the start stays; nothing happens; the older leader is fenced",
         "what was stored stays stored",
+    ),
+    Meant(
+        "the leader epoch that is told of a share partition that was begun anew "
+        "(ReadShareGroupStateSummary, DescribeShareGroupOffsets)",
+        "0 until its leader reads it again, though an older leader is fenced as before",
+        "that of the last read",
+        "it is the one that writes are held against",
+        (
+            Accepted(
+                "ReadShareGroupStateSummary",
+                "*.leader_epoch",
+                0,
+                None,
+                "begun anew",
+                behind="InitializeShareGroupState",
+            ),
+            Accepted(
+                "DescribeShareGroupOffsets",
+                "*.leader_epoch",
+                0,
+                None,
+                "begun anew",
+                behind="AlterShareGroupOffsets",
+            ),
+        ),
     ),
     Meant(
         "acknowledgements that overlap in one offset, or begin before the first offset",

@@ -205,23 +205,18 @@ class Builder:
         metadata = self.wait_topic(alias, partitions)
         made = Topic(alias, partitions, metadata, replicas=replicas, leader=replicas[0])
         self.topics.append(made)
-        self.ask(
-            "ListOffsets",
-            {
-                "replica_id": -1,
-                "topics": [
-                    {
-                        "name": name(alias),
-                        "partitions": [
-                            {"partition_index": number, "timestamp": -1, "current_leader_epoch": -1}
-                            for number in range(partitions)
-                        ],
-                    }
-                ],
-            },
-            until={"no_errors": True},
-        )
+        self.wait_served(made)
         return made
+
+    def wait_served(self, topic: Topic) -> None:
+        """Until the leader answers for every partition: it may be named before it does."""
+        rows = [
+            {"partition_index": number, "timestamp": -1, "current_leader_epoch": -1}
+            for number in range(topic.partitions)
+        ]
+        fields = {"replica_id": -1, "topics": [{"name": name(topic.alias), "partitions": rows}]}
+        where = {"broker": topic.leader} if self.several and not self.faults else {}
+        self.ask("ListOffsets", fields, until={"no_errors": True}, **where)
 
     def rotated(self, first: int) -> list[int]:
         """All brokers in order, from this one on."""
@@ -264,12 +259,13 @@ def activities(brokers: int = 1, about: str = "") -> list[tuple[float, Activity]
         activities_producing,
         activities_security,
         activities_share_admin,
+        activities_share_brokers,
         activities_shares,
         activities_topics,
         activities_transactions,
     )
 
-    modules = (
+    modules: tuple[Any, ...] = (
         activities_cluster,
         activities_consuming,
         activities_groups,
@@ -280,8 +276,9 @@ def activities(brokers: int = 1, about: str = "") -> list[tuple[float, Activity]
         activities_topics,
         activities_transactions,
     )
-    rows = [row for module in modules if about in module.__name__ for row in module.ACTIVITIES]
-    return rows + activities_brokers.ACTIVITIES if brokers > 1 and not about else rows
+    if brokers > 1:
+        modules += (activities_brokers, activities_share_brokers)
+    return [row for module in modules if about in module.__name__ for row in module.ACTIVITIES]
 
 
 def make_session(
@@ -295,7 +292,7 @@ def make_session(
     if not about and not builder.chance(SHARE_GROUPS):
         table = [row for row in table if "share" not in row[1].__module__]
     # A session is about a few things, not about everything: later steps meet what earlier ones made.
-    chosen = builder.random.sample(table, k=builder.random.randint(4, 9))
+    chosen = builder.random.sample(table, k=min(len(table), builder.random.randint(4, 9)))
     weights = [weight for weight, _ in chosen]
     builder.create_topic()
     while len(builder.steps) < steps_min:

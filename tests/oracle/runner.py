@@ -65,6 +65,13 @@ KILL, WHOLE = "Kill", "Whole"
 #: the connection is closed
 CLOSE = "Close"
 
+#: the coordinators' topics with their settings
+_INTERNAL_TOPICS = {
+    "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
+    "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
+    "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1"},
+}
+
 #: what a producer without a transaction asks for an id with
 NOBODY = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
 
@@ -406,16 +413,16 @@ def prepare(system: System) -> None:
     Runner(system, "prepare-").run(Session(0, tuple(steps)))
 
 
+def share_coordinator(brokers: int) -> int:
+    """The broker that keeps the state of all share partitions: the leader of its topic's only partition."""
+    return list(_INTERNAL_TOPICS).index("__share_group_state") % brokers + 1
+
+
 def _internal_topics(brokers: int) -> list[Step]:
     """The coordinators' topics, each partition led by another broker."""
-    configs = {
-        "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer"},
-        "__transaction_state": {"cleanup.policy": "compact", "compression.type": "uncompressed"},
-        "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1"},
-    }
     partitions = {"__share_group_state": "share.coordinator.state.topic.num.partitions"}
     steps = []
-    for first, (name, settings) in enumerate(configs.items()):
+    for first, (name, settings) in enumerate(_INTERNAL_TOPICS.items()):
         assignments = [
             {
                 "partition_index": number,
