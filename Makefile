@@ -213,6 +213,9 @@ bench-mqtt: $(STAMP) ## MQTT through a gateway beside mosquitto, and 2,000 idle 
 bench-tls: $(STAMP) ## What TLS and a login cost: produce and fetch against plaintext, in one run (about a minute)
 	@$(BIN)/python -m bench.tls
 
+bench-delays: $(STAMP) ## What delays cost a producer: an ordinary topic and delay topics by turns, in one run (about a minute)
+	@$(BIN)/python -m bench.delays
+
 bench-amqp: $(STAMP) ## The AMQP gateway beside RabbitMQ (Debian's rabbitmq-server) in one run (about 2 minutes)
 	@$(BIN)/python -m bench.amqp
 

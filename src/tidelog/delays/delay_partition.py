@@ -11,6 +11,7 @@ the plan under way, or of the last one: so a record that comes while a transacti
 one that is in it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
@@ -32,10 +33,14 @@ class Entry(NamedTuple):
     place: int
 
 
+#: an `Entry`, or its fields: an object of each is not made where there are many
+Row = tuple[int, int, int]
+
+
 class WaitingIndex(Protocol):
     """Where the records that wait are kept in order."""
 
-    def add(self, waiting: Sequence[Entry], late: Sequence[Entry]) -> None: ...
+    def add(self, waiting: Sequence[Row], late: Sequence[Row]) -> None: ...
 
     def first_late(self, count: int) -> list[Entry]:
         """By offset."""
@@ -87,8 +92,8 @@ class DelayPartition:
         self.waiting_count = 0
         self.late_count = 0
         self._delays = [each for each in progress.delays if each.from_offset < progress.taken]
-        self._new_waiting: list[Entry] = []
-        self._new_late: list[Entry] = []
+        self._new_waiting: list[Row] = []
+        self._new_late: list[Row] = []
         self._any_cancels = False
         #: how many records wait, by their offsets; ascending
         self._buckets: dict[int, int] = {}
@@ -127,35 +132,38 @@ class DelayPartition:
             self._new_late.append(entry)
         else:
             self._new_waiting.append(entry)
-        bucket = offset // BUCKET_OFFSETS
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        self._count((offset,), 1)
 
-    def delay_from(self, offset: int, delay_ms: int) -> int | None:
-        """The one delay that holds from an offset on; None where there are several, or some of it is done."""
-        if offset < self.progress.taken:
+    def delay_of_all(self, offset: int, end_offset: int, delay_ms: int) -> int | None:
+        """The one delay that holds for the offsets from one up to another; None where there are several, or
+        only some were taken over before.
+        """
+        if offset < self.progress.taken < end_offset:
+            return None
+        if any(offset < each.from_offset < end_offset for each in self._delays):
             return None
         return self._delay_of(offset, delay_ms)
 
     def take_batch(self, base_offset: int, due_ms: Sequence[int], places: Sequence[int]) -> None:
-        """Take the records of a batch over, none of which is done; all say when they are due."""
+        """Take records over that follow each other; all say when they are due, and have one delay."""
         assert self._plan is None, "nothing is taken over while a plan is made"
+        end_offset = base_offset + len(due_ms)
+        rows = zip(due_ms, range(base_offset, end_offset), places, strict=True)
+        if end_offset <= self.progress.taken:
+            # They were taken over before: what was not followed yet waits. No transaction is under way.
+            done = (self.progress.due_ms, self.progress.offset)
+            waiting = [row for row in rows if row[:2] > done]
+            self._new_waiting += waiting
+            self._count([row[1] for row in waiting], 1)
+            return
         assert base_offset >= self.progress.taken
         followed = self._followed
-        offset = base_offset
-        for due, place in zip(due_ms, places, strict=True):
-            entry = Entry(due, offset, place)
-            if (due, offset) <= followed:
-                self._new_late.append(entry)
-            else:
-                self._new_waiting.append(entry)
-            offset += 1
-        buckets = self._buckets
-        position = base_offset
-        while position < offset:
-            bucket = position // BUCKET_OFFSETS
-            end = min(offset, (bucket + 1) * BUCKET_OFFSETS)
-            buckets[bucket] = buckets.get(bucket, 0) + end - position
-            position = end
+        if min(due_ms) > followed[0]:
+            self._new_waiting += rows
+        else:
+            for row in rows:
+                (self._new_late if row[:2] <= followed else self._new_waiting).append(row)
+        self._count(range(base_offset, end_offset), 1)
 
     def took(self, next_offset: int) -> None:
         """Everything before an offset was looked at."""
@@ -221,7 +229,7 @@ class DelayPartition:
             end_offset = entries[-1].offset + 1
         elif count > late_count:
             due_ms, offset = entries[-1].due_ms, entries[-1].offset
-        self._count(entries, -1)
+        self._count([entry.offset for entry in entries], -1)
         taken = max(before.taken, end_offset)
         low = max(before.low, self._low())
         delays = kept_delays(self._delays, low, taken)
@@ -250,15 +258,16 @@ class DelayPartition:
         self._plan = None
         if self._cut is None:
             return
-        self._count(self._cut.entries, 1)
+        self._count([entry.offset for entry in self._cut.entries], 1)
         self._cut = None
         moved = self._index.late_above(self.progress.due_ms, self.progress.offset)
         self.late_count -= moved
         self.waiting_count += moved
 
-    def _count(self, entries: list[Entry], change: int) -> None:
-        for entry in entries:
-            self._buckets[entry.offset // BUCKET_OFFSETS] += change
+    def _count(self, offsets: Sequence[int], change: int) -> None:
+        buckets = self._buckets
+        for bucket, count in Counter([offset // BUCKET_OFFSETS for offset in offsets]).items():
+            buckets[bucket] = buckets.get(bucket, 0) + change * count
 
     def _low(self) -> int:
         for bucket, count in self._buckets.items():

@@ -55,7 +55,7 @@ from tidelog.records.checksum import crc32c
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
 from tidelog.records.delivery_headers import due_fault, lifetime_fault
-from tidelog.records.delivery_scan import scan
+from tidelog.records.delivery_scan import recent_scans, scan
 from tidelog.records.plain_records import timestamps_of
 from tidelog.records.record import (
     DECOMPRESSED_BYTES_MAX,
@@ -476,7 +476,11 @@ def _scan_delays(
 ) -> int | None:
     """The largest timestamp of records of a delay topic that all are fit; None where one may not be."""
     base_ms = now_ms if rules.log_append_time else header.base_timestamp_ms
-    found = scan(records, header.records_count, base_ms, rules.delay_ms, stamped=rules.log_append_time)
+    count, delay_ms, stamped = header.records_count, rules.delay_ms, rules.log_append_time
+    if isinstance(records, bytes):
+        found = recent_scans.keep(records, count, base_ms, delay_ms, stamped=stamped)
+    else:  # a large one, which is walked aside
+        found = scan(records, count, base_ms, delay_ms, stamped=stamped)
     if found is None or max(found.due_ms) > now_ms + rules.delay_max_ms:
         return None
     least_ms, largest_ms = found.least_timestamp_ms, found.largest_timestamp_ms

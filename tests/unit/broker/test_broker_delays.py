@@ -180,6 +180,40 @@ def test_a_target_that_is_missing_keeps_records_waiting() -> None:
     assert forwarder(cluster).reason == ""
 
 
+def test_a_target_that_is_deleted_and_made_again_goes_on() -> None:
+    cluster = delaying()
+    send(cluster, record(cluster, b"a", 0), record(cluster, b"b", 2_000))
+    cluster.run_for(1_000)
+    assert values(cluster) == [b"a"]
+    gone: list[object] = []
+    assert cluster.controller is not None
+    cluster.controller.broker.metadata.submit(DeleteTopics((TopicReference("orders", None),)), gone.extend)
+    cluster.run_until(lambda: gone)
+    cluster.run_for(5_000)
+    assert forwarder(cluster).reason == "the target orders does not exist"
+    cluster.create_topic("orders", 1, 3)
+    cluster.run_for(5_000)
+    assert values(cluster) == [b"b"]
+    assert forwarder(cluster).reason == ""
+
+
+def test_a_target_with_too_few_replicas_in_sync_makes_records_wait() -> None:
+    cluster = delaying()
+    alter(cluster, "orders", "min.insync.replicas", "3")
+    target, source = cluster.leader("orders"), cluster.leader("later")
+    assert target is not None and source is not None
+    dead = next(each for each in (1, 2, 3) if each not in (target.node_id, source.node_id))
+    cluster.kill(dead)
+    send(cluster, record(cluster, b"a", 0))
+    cluster.run_for(40_000)
+    assert values(cluster) == []
+    assert "NOT_ENOUGH_REPLICAS" in forwarder(cluster).reason
+    cluster.restart(dead)
+    cluster.run_for(30_000)
+    assert values(cluster) == [b"a"]
+    assert forwarder(cluster).reason == ""
+
+
 def test_a_record_that_is_too_large_for_the_target_can_be_cancelled() -> None:
     cluster = delaying(3)
     alter(cluster, "orders", "max.message.bytes", "2000")

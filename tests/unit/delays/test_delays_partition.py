@@ -4,20 +4,32 @@
 a topic whose delay changes. Whatever happens, each record is forwarded once, none early, cancelled ones not.
 """
 
+from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.broker.coordinators import waiting_index
 from tidelog.broker.coordinators.waiting_index import WaitingIndex
 from tidelog.delays.delay_partition import BUCKET_OFFSETS, DelayPartition
 from tidelog.delays.progress import DELAYS_MAX, Delay, Progress, kept_delays, read_progress
+from tidelog.records.delivery_headers import lenient_due_of
 from tidelog.records.record import Record
 
 TOPIC_ID = UUID(int=7)
 #: all candidates go
 ALL = -1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_parts() -> Iterator[None]:
+    """Few records are enough to be moved in the index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_index, "FRESH_MAX", 4)
+        patch.setattr(waiting_index, "MOVED_AT_ONCE", 2)
+        yield
 
 
 class World:
@@ -49,7 +61,16 @@ class World:
         self.log.append(Record(len(self.log), self.now_ms, b"%d" % key, None))
 
     def take(self, count: int) -> None:
-        for record in self.log[self.partition.next_offset :][:count]:
+        records = self.log[self.partition.next_offset :][:count]
+        if records and not any(each.value is None for each in records):
+            first, end = records[0].offset, records[-1].offset + 1
+            delay_ms = self.partition.delay_of_all(first, end, self.delay_ms)
+            if delay_ms is not None:
+                due_ms = [lenient_due_of(each, delay_ms) or 0 for each in records]
+                self.partition.take_batch(first, due_ms, [each.offset * 10 for each in records])
+                self.partition.took(end)
+                return
+        for record in records:
             self.partition.take(record, record.offset * 10, self.delay_ms)
             self.partition.took(record.offset + 1)
 

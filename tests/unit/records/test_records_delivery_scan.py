@@ -8,7 +8,14 @@ from tidelog.model.log_config import LogConfig
 from tidelog.records.batch import HEADER_SIZE, read_header
 from tidelog.records.builder import append_record, build_batch
 from tidelog.records.delivery_headers import due_of
-from tidelog.records.delivery_scan import scan
+from tidelog.records.delivery_scan import (
+    KEPT_BYTES_MAX,
+    KEPT_FROM_RECORDS,
+    KEPT_MAX,
+    RecentScans,
+    scan,
+    scan_some,
+)
 from tidelog.records.record import Record, iterate_records
 from tidelog.records.validation import ProduceRules, check_produced
 
@@ -66,6 +73,64 @@ def test_no_damage_is_taken_for_a_batch(records: list[Record], place: int, byte:
     if found is not None:
         read = list(iterate_records(bytes(batch), header))
         assert found.due_ms == [due_of(each, DELAY_MS) for each in read]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(RECORDS, min_size=2, max_size=6), st.data())
+def test_a_batch_is_scanned_in_parts(records: list[Record], data: st.DataObject) -> None:
+    batch = build_batch(records)
+    header = read_header(batch)
+    whole = scan(body(batch), header.records_count, header.base_timestamp_ms, DELAY_MS)
+    count = data.draw(st.integers(1, len(records) - 1))
+    first = scan_some(body(batch), 0, 0, count, header.base_timestamp_ms, DELAY_MS)
+    if whole is None:
+        return
+    assert first is not None
+    rest = scan_some(body(batch), first.end, count, len(records) - count, header.base_timestamp_ms, DELAY_MS)
+    assert rest is not None
+    assert first.due_ms + rest.due_ms == whole.due_ms
+    assert first.places + rest.places == whole.places
+    assert rest.end == whole.end == len(body(batch))
+
+
+def usual(number: int, count: int = KEPT_FROM_RECORDS) -> bytes:
+    due = (("tidelog-delay-ms", b"%d" % number),)
+    return bytes(body(build_batch([Record(0, NOW_MS, b"k", b"v", due)] * count)))
+
+
+def test_what_was_found_is_kept_for_the_second_time() -> None:
+    scans = RecentScans()
+    first, second = usual(1), usual(2)
+    count = KEPT_FROM_RECORDS
+    kept = [scans.keep(each, count, NOW_MS, 0, stamped=False) for each in (first, second)]
+    again = bytes(bytearray(second))
+    assert scans.take(again, count, NOW_MS, 0, stamped=False) is kept[1]
+    assert scans.take(first, count, NOW_MS, 0, stamped=False) is kept[0]
+    assert repr(scans) == "<RecentScans batches=0>"
+    assert scans.take(first, count, NOW_MS, 0, stamped=False) == kept[0]
+
+
+def test_what_is_asked_otherwise_is_found_anew() -> None:
+    scans, data, count = RecentScans(), usual(1), KEPT_FROM_RECORDS
+    scans.keep(data, count, NOW_MS, 0, stamped=False)
+    moved = scans.take(data, count, NOW_MS + 5, 0, stamped=False)
+    assert moved is not None
+    assert moved.due_ms == [NOW_MS + 6] * count
+    other = scans.take(usual(9), count, NOW_MS, 0, stamped=False)
+    assert other is not None
+    assert other.due_ms == [NOW_MS + 9] * count
+
+
+def test_what_is_kept_is_bounded() -> None:
+    scans = RecentScans()
+    for number in range(3 * KEPT_MAX):
+        scans.keep(usual(number), KEPT_FROM_RECORDS, NOW_MS, 0, stamped=False)
+    assert repr(scans) == f"<RecentScans batches={KEPT_MAX + 1}>"
+    large = Record(0, NOW_MS, b"k", bytes(KEPT_BYTES_MAX // 40))
+    for number in range(4):
+        data = bytes(body(build_batch([large._replace(key=b"%d" % number)] * KEPT_FROM_RECORDS)))
+        scans.keep(data, KEPT_FROM_RECORDS, NOW_MS, 0, stamped=False)
+    assert repr(scans) == "<RecentScans batches=2>"
 
 
 def test_usual_batches_are_scanned() -> None:

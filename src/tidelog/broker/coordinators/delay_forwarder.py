@@ -3,8 +3,9 @@
     start ──▶ fence ──▶ read the progress ──▶ take the log over, slice by slice
                 ▲                                  │ whatever is due
                 │ trouble                          ▼
-                └──────── produce the copies ◀── read them
+                └──────── produce the copies, ◀── read them
                           commit the progress
+                                   │ both are done
                           end the transaction ──▶ again
 
 One transaction is under way at a time; records are taken over meanwhile. Whatever goes wrong with one, the
@@ -45,7 +46,8 @@ READ_PER_TURN = 100
 #: how long a record may be in the log before it is taken over: many come together
 TAKE_AFTER_MS = 5
 WATCH_MS = 60_000
-RECORDS_PER_TRANSACTION = 500
+#: many where much is due: a transaction takes its time however little is in it
+RECORDS_PER_TRANSACTION = 5_000
 TRANSACTION_BYTES_MAX = 4 << 20
 BATCH_BYTES_MAX = 1 << 20
 #: what a batch and a record take beside their fields, at most
@@ -201,7 +203,7 @@ class DelayForwarder:
         """The partition is led elsewhere, or delays nothing any more."""
         self._stopped = True
         self._life += 1
-        for what in ("take", "step", "fence"):
+        for what in ("take", "step", "fence", "produce", "commit"):
             self._timers.cancel(self._key(what))
         self._unwatch()
         self._around.jobs.cancel(self._job)
@@ -315,7 +317,7 @@ class DelayForwarder:
             if line.next_offset >= end_offset:
                 self._watch_from(line.next_offset, self._soon)
                 return
-            self._records = committed_records(partition, line.next_offset, end_offset, self._delay_from)
+            self._records = committed_records(partition, line.next_offset, end_offset, self._delay_of_all)
         taken = 0
         next_offset = line.next_offset
         for each in self._records:
@@ -334,9 +336,9 @@ class DelayForwarder:
         self._later("take", 0 if taken else RETRY_MS_MIN, self._take_some)
         self._step()
 
-    def _delay_from(self, offset: int) -> int | None:
-        line = self.line
-        return None if line is None else line.delay_from(offset, self.partition.config.tidelog_delay_ms)
+    def _delay_of_all(self, offset: int, end_offset: int) -> int | None:
+        line, delay_ms = self.line, self.partition.config.tidelog_delay_ms
+        return None if line is None else line.delay_of_all(offset, end_offset, delay_ms)
 
     def _soon(self) -> None:
         self._later("take", TAKE_AFTER_MS, self._take_some)
@@ -455,39 +457,44 @@ class DelayForwarder:
             for place, records in making.records.items()
         }
         self._tries = 0
-        self._produce(producer, batches, progress, copies_count)
+        self._write(producer, batches, progress, copies_count)
         self._take_some()
 
-    def _produce(
+    def _write(
         self, producer: Producer, batches: dict[TopicPartition, bytes], progress: Progress, copies_count: int
     ) -> None:
-        def produced(trouble: Trouble | None) -> None:
-            if trouble is None:
-                self._commit(producer, progress, copies_count)
-            elif not self._busy(trouble, lambda: self._produce(producer, batches, progress, copies_count)):
-                self._in_trouble(trouble)
+        """Write the copies and commit the progress, at the same time: the end comes after both."""
+        left = 1 + bool(batches)
+        offset = Committed(progress.low, progress.metadata(self.partition.topic_id))
+
+        def answered(trouble: Trouble | None, what: str, again: Callable[[], None]) -> None:
+            nonlocal left
+            if trouble is not None:
+                if not self._busy(trouble, what, again):
+                    self._in_trouble(trouble)
+                return
+            left -= 1
+            if not left:
+                self._end(producer, copies_count)
+
+        def produce() -> None:
+            then = self._guarded(lambda trouble: answered(trouble, "produce", produce))
+            self._client.produce(producer.transactional_id, batches, then)
+
+        def commit() -> None:
+            then = self._guarded(lambda trouble: answered(trouble, "commit", commit))
+            self._client.commit(producer, self._group_id, self.partition.place, offset, then)
 
         if batches:
-            self._client.produce(producer.transactional_id, batches, self._guarded(produced))
-        else:
-            produced(None)
+            produce()
+        commit()
 
-    def _commit(self, producer: Producer, progress: Progress, copies_count: int) -> None:
-        def committed(trouble: Trouble | None) -> None:
-            if trouble is None:
-                self._end(producer, copies_count)
-            elif not self._busy(trouble, lambda: self._commit(producer, progress, copies_count)):
-                self._in_trouble(trouble)
-
-        offset = Committed(progress.low, progress.metadata(self.partition.topic_id))
-        self._client.commit(producer, self._group_id, self.partition.place, offset, self._guarded(committed))
-
-    def _busy(self, trouble: Trouble, again: Callable[[], None]) -> bool:
+    def _busy(self, trouble: Trouble, what: str, again: Callable[[], None]) -> bool:
         """The coordinator still ends the transaction before: ask again, for a while."""
         self._tries += 1
         if trouble.error is not ErrorCode.CONCURRENT_TRANSACTIONS or self._tries > BUSY_TIMES_MAX:
             return False
-        self._later("step", BUSY_MS, again)
+        self._later(what, BUSY_MS, again)
         return True
 
     def _end(self, producer: Producer, copies_count: int) -> None:

@@ -13,12 +13,12 @@ from tidelog.delays.delay_partition import Entry
 from tidelog.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord
-from tidelog.records.delivery_scan import scan
+from tidelog.records.delivery_scan import recent_scans, scan_some
 from tidelog.records.record import Record, parse_records, unpacked_records
 
 READ_BYTES = 256 << 10
-#: larger batches are taken over record by record, with pauses for others
-SCANNED_RECORDS_MAX = 2_000
+#: how many records are taken over at a time, before others get their turn
+SCANNED_RECORDS = 2_000
 #: what is read of a record before it is known how long it is
 RECORD_BYTES_GUESSED = 2 << 10
 UNPACKED_BYTES_MAX = 4 << 20
@@ -34,22 +34,31 @@ class Taken(NamedTuple):
 
 
 class TakenBatch(NamedTuple):
-    """All records of a batch that has nothing but times in it."""
+    """Records of a batch that follow each other and have nothing but times in them."""
 
     base_offset: int
     due_ms: list[int]
     places: list[int]
     next_offset: int
+    #: where the last one ends among the unpacked records
+    end: int
+
+
+#: the delay of the topic for the offsets from one up to another, if it is one for all of them
+DelayOf = Callable[[int, int], int | None]
+
+
+def _no_delay(offset: int, end_offset: int) -> None:
+    return None
 
 
 def committed_records(
-    partition: Partition, offset: int, end_offset: int, delay_of: Callable[[int], int | None] = lambda _: None
+    partition: Partition, offset: int, end_offset: int, delay_of: DelayOf = _no_delay
 ) -> Iterator[Taken | TakenBatch]:
     """The records from an offset up to another, without those of aborted transactions.
 
-    `delay_of` is the delay of the topic for the offsets from one on, if it is one for all of them: batches
-    are then taken over as a whole where that can be. Ends early where no more can be read now. The caller may
-    let time pass between two of them.
+    Where `delay_of` says one delay, records are taken over many at a time if they can be. Ends early where no
+    more can be read now. The caller may let time pass between two of them.
     """
     while offset < end_offset:
         piece = partition.log.read(offset, READ_BYTES, end_offset)
@@ -75,28 +84,42 @@ def committed_records(
 
 
 def _records_of(
-    partition: Partition,
-    batch: memoryview,
-    header: BatchHeader,
-    offset: int,
-    delay_of: Callable[[int], int | None],
+    partition: Partition, batch: memoryview, header: BatchHeader, offset: int, delay_of: DelayOf
 ) -> Iterator[Taken | TakenBatch]:
-    records = memoryview(unpacked_records(batch, header, partition.decompressed_bytes_max))
-    delay_ms = delay_of(header.base_offset) if header.base_offset >= offset else None
-    if delay_ms is not None and header.records_count <= SCANNED_RECORDS_MAX:
-        stamped = header.log_append_time
-        base_ms = header.max_timestamp_ms if stamped else header.base_timestamp_ms
-        found = scan(records, header.records_count, base_ms, delay_ms, stamped=stamped)
-        if found is not None:
-            yield TakenBatch(header.base_offset, found.due_ms, found.places, header.next_offset)
-            return
+    records = unpacked_records(batch, header, partition.decompressed_bytes_max)
     place = 0
+    if header.base_offset >= offset:
+        for some in _scanned(bytes(records), header, delay_of):
+            yield some
+            offset, place = some.next_offset, some.end
+    records = memoryview(records)
     while place < len(records):
         end = _record_end(records, place)
         record = next(parse_records(records[place:end], header))
         if record.offset >= offset:
             yield Taken(record, place, record.offset + 1)
         place = end
+
+
+def _scanned(records: bytes, header: BatchHeader, delay_of: DelayOf) -> Iterator[TakenBatch]:
+    """The records of a batch, some at a time, up to the first ones that have to be read one by one."""
+    stamped = header.log_append_time
+    base_ms = header.max_timestamp_ms if stamped else header.base_timestamp_ms
+    index = place = 0
+    while index < header.records_count:
+        count = min(SCANNED_RECORDS, header.records_count - index)
+        first_offset = header.base_offset + index
+        delay_ms = delay_of(first_offset, first_offset + count)
+        if delay_ms is None:
+            return
+        if count == header.records_count:
+            found = recent_scans.take(records, count, base_ms, delay_ms, stamped=stamped)
+        else:
+            found = scan_some(records, place, index, count, base_ms, delay_ms, stamped=stamped)
+        if found is None:
+            return
+        yield TakenBatch(first_offset, found.due_ms, found.places, first_offset + count, found.end)
+        index, place = index + count, found.end
 
 
 def _record_end(records: memoryview, place: int) -> int:
