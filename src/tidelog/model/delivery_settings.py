@@ -36,7 +36,7 @@ DELIVERY_SETTINGS = (
     ),
     _topic(
         "tidelog.ttl.enable", _BOOLEAN, False,
-        "Whether records expire: share groups do not get them any more (header tidelog-ttl-ms).",
+        "Whether records expire (header tidelog-ttl-ms): no share group gets them, the cleaner takes them.",
     ),
     _topic(
         "tidelog.ttl.ms", _LONG, -1,

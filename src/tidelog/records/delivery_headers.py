@@ -96,6 +96,14 @@ def expiry_of(record: Record, ttl_ms: int) -> int | None:
     return min(INT64_MAX, record.timestamp_ms + ttl_ms)
 
 
+def lenient_expiry_of(record: Record, ttl_ms: int) -> int | None:
+    """As `expiry_of`, of a record that was appended before its topic had the rules: a bad header is none."""
+    try:
+        return expiry_of(record, ttl_ms)
+    except BadHeader:
+        return None
+
+
 def priority_of(record: Record) -> int:
     """The priority of a record. Raises `BadHeader`."""
     given = [value for name, value in record.headers if name == PRIORITY] if record.headers else []

@@ -14,6 +14,7 @@ to its last offset (`OffsetMap`, bounded memory: a map that is full ends the rou
 closed segments up to there, the clean ones too, leaving out
 
 - a record with a later one of the same key, and a record without a key;
+- a record whose time to live is over, on a topic that has `tidelog.ttl.enable` (others: `expiry`);
 - a tombstone (a key without value) once its delete horizon has passed: the first round that meets it sets
   the horizon, `delete.retention.ms` from then, in the batch (KIP-534), so that slow readers still see it;
 - records of aborted transactions, and markers once all records of their transaction are gone and their own
@@ -33,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import NamedTuple
 
 from tidelog.model.identifiers import TopicPartition
 from tidelog.model.log_config import INT64_MAX, LogConfig
@@ -48,6 +50,7 @@ from tidelog.records.batch import (
 from tidelog.records.builder import CONTROL_ABORT, CONTROL_COMMIT, assemble, build_batch, control_type
 from tidelog.records.compression import Codec
 from tidelog.records.corrupt_record import CorruptRecord
+from tidelog.records.delivery_headers import lenient_expiry_of
 from tidelog.records.record import Record, iterate_records
 from tidelog.storage.checkpoints import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -198,7 +201,15 @@ class CleaningPlan:
         is damaged, `OSError` when the disk fails. In all cases nothing is left behind but `.cleaned` files
         that could not be removed, which recovery removes.
         """
-        return _Round(self, disk, open_files, should_stop).run(dedupe_buffer_bytes, load_factor)
+        return CleaningRound(self, disk, open_files, should_stop).run(dedupe_buffer_bytes, load_factor)
+
+
+class Look(NamedTuple):
+    """A segment need not be looked at for expired records before a time."""
+
+    base_offset: int
+    size_bytes: int
+    not_before_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,8 @@ class CleaningResult:
     replacements: tuple[Replacement, ...]
     first_dirty_offset: int
     statistics: CleaningStatistics
+    #: when to look at segments again for records that will have expired (`expiry`), by base offset and size
+    looks: tuple["Look", ...] = ()
 
     def apply(self, log: PartitionLog, disk: Disk) -> list[str] | None:
         """`begin`, `sync` and the end, all at once; for those who may wait for the disk."""
@@ -239,7 +252,9 @@ class CleaningResult:
         cleaned = [segment for replacement in self.replacements for segment in replacement.old]
         first = log.segments.index(cleaned[0]) if cleaned and cleaned[0] in log.segments else 0
         if log.segments[first : first + len(cleaned)] != cleaned or log.active in cleaned:
-            _discard(disk, self.plan.directory, [replacement.new for replacement in self.replacements])
+            discard_replacements(
+                disk, self.plan.directory, [replacement.new for replacement in self.replacements]
+            )
             return None
         return log.begin_replacement(
             [(replacement.old, replacement.new) for replacement in self.replacements]
@@ -303,7 +318,7 @@ def plan_cleaning(
         # Retention passed it, or the log was cut: Kafka too starts again from the beginning.
         first_dirty_offset = log.log_start_offset
     closed = log.segments[:-1]
-    count = _cleanable_count(
+    count = cleanable_count(
         closed, config, first_dirty_offset, last_stable_offset, log.active.base_offset, now_ms
     )
     cleanable = closed[:count]
@@ -335,7 +350,7 @@ def plan_cleaning(
     )
 
 
-def _cleanable_count(
+def cleanable_count(
     closed: Sequence[Segment],
     config: LogConfig,
     first_dirty_offset: int,
@@ -434,7 +449,7 @@ class _Transactions:
             self.consumed += 1
 
 
-class _Round:
+class CleaningRound:
     """The work of one plan."""
 
     def __init__(
@@ -462,6 +477,28 @@ class _Round:
             return CleaningResult(plan, (), plan.first_dirty_offset, statistics)
         segments = [segment for segment in plan.segments if segment.base_offset < first_dirty_offset]
         transactions = _Transactions(self._aborted)
+
+        def stays(header: BatchHeader, batch: memoryview, end_offset: int) -> Bytes | None:
+            return self._filter(header, batch, end_offset, offset_map, transactions)
+
+        def begin(new: Segment, group: Sequence[Segment]) -> None:
+            transactions.cleaned_index = new.transaction_index
+
+        replacements = self.replace(segments, begin, stays)
+        return CleaningResult(plan, replacements, first_dirty_offset, statistics)
+
+    def replace(
+        self,
+        segments: Sequence[Segment],
+        begin: Callable[[Segment, Sequence[Segment]], None],
+        stays: "Callable[[BatchHeader, memoryview, int], Bytes | None]",
+    ) -> tuple[Replacement, ...]:
+        """Write what takes the place of segments that follow each other, up to the name `.swap`.
+
+        `begin` is told of each new segment and those it is made of. `stays` says what stays of a batch in a
+        segment that ends at an offset.
+        """
+        plan = self._plan
         replacements: list[Replacement] = []
         # The last step of the round before, from `.swap` to the final names, must be durable before a
         # `.cleaned` file appears: recovery would take those `.swap` files for a part of this round.
@@ -478,17 +515,17 @@ class _Round:
                     suffix=CLEANED,
                 )
                 replacements.append(Replacement(tuple(group), new))
-                transactions.cleaned_index = new.transaction_index
-                self._clean_into(new, group, offset_map, transactions)
+                begin(new, group)
+                self._clean_into(new, group, stays)
             # Recovery could not learn from the batches any more where an epoch began.
             plan.leader_epochs.flush()
             mark_for_swap(self._disk, plan.directory, [replacement.new for replacement in replacements])
         except (CleaningStopped, CorruptRecord, OSError):
-            _discard(self._disk, plan.directory, [replacement.new for replacement in replacements])
+            discard_replacements(self._disk, plan.directory, [each.new for each in replacements])
             raise
-        return CleaningResult(plan, tuple(replacements), first_dirty_offset, statistics)
+        return tuple(replacements)
 
-    def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches of a segment, giving the event loop and `should_stop` a chance before each."""
         slice_end = time.monotonic() + SLICE_SECONDS
         for header, batch in read_batches(segment.file, segment.size_bytes):
@@ -506,7 +543,7 @@ class _Round:
         dirty = _segments_from(plan.segments, plan.first_dirty_offset)
         transactions = _Transactions(self._aborted)
         for index, segment in enumerate(dirty):
-            for header, batch in self._batches(segment):
+            for header, batch in self.batches(segment):
                 if header.control:
                     transactions.on_marker(header, batch)
                 elif not transactions.on_data(header) and not self._map_batch(offset_map, header, batch):
@@ -564,7 +601,10 @@ class _Round:
         return self._disk.size_bytes(path) if self._disk.exists(path) else 0
 
     def _clean_into(
-        self, new: Segment, group: Sequence[Segment], offset_map: OffsetMap, transactions: _Transactions
+        self,
+        new: Segment,
+        group: Sequence[Segment],
+        stays: "Callable[[BatchHeader, memoryview, int], Bytes | None]",
     ) -> None:
         """Copy what stays of a group of segments into `new`, and make it durable."""
         statistics = self._statistics
@@ -572,10 +612,10 @@ class _Round:
         following = self._plan.segments[number : number + 1]
         end_offset = following[0].base_offset if following else self._plan.first_uncleanable_offset
         for segment in group:
-            for header, batch in self._batches(segment):
+            for header, batch in self.batches(segment):
                 statistics.bytes_read += header.size_bytes
                 statistics.records_read += header.records_count
-                kept = self._filter(header, batch, end_offset, offset_map, transactions)
+                kept = stays(header, batch, end_offset)
                 if kept is not None:
                     kept_header = read_header(kept)
                     new.append(
@@ -610,9 +650,9 @@ class _Round:
         else:
             orphaned = False
             discard = transactions.on_data(header)
-        header_stays = header.next_offset == end_offset or self._is_last_of_producer(header)
+        header_stays = header.next_offset == end_offset or self.is_last_of_producer(header)
         if discard and not (header.control and header_stays):
-            return _emptied(header) if header_stays else None
+            return emptied_batch(header) if header_stays else None
         if header.control:
             kept = list(iterate_records(batch, header))
         elif header.base_offset > offset_map.latest_offset:
@@ -624,13 +664,13 @@ class _Round:
                 if self._record_stays(record, horizon_ms, offset_map)
             ]
         if not kept:
-            return _emptied(header) if header_stays else None
+            return emptied_batch(header) if header_stays else None
         needs_horizon = horizon_ms is None and (orphaned or any(record.value is None for record in kept))
         if len(kept) == header.records_count and not needs_horizon:
             return batch
         if needs_horizon:
             horizon_ms = plan.now_ms + plan.config.delete_retention_ms
-        return _rebuilt(header, batch, kept, horizon_ms)
+        return rebuilt_batch(header, batch, kept, horizon_ms)
 
     def _record_stays(self, record: Record, horizon_ms: int | None, offset_map: OffsetMap) -> bool:
         if record.offset > offset_map.latest_offset:
@@ -640,9 +680,14 @@ class _Round:
             return False
         if record.offset < offset_map.get(record.key):
             return False
+        config = self._plan.config
+        if config.tidelog_ttl_enable:
+            expiry_ms = lenient_expiry_of(record, config.tidelog_ttl_ms)
+            if expiry_ms is not None and expiry_ms <= self._plan.now_ms:
+                return False
         return record.value is not None or horizon_ms is None or self._plan.now_ms < horizon_ms
 
-    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+    def is_last_of_producer(self, header: BatchHeader) -> bool:
         """Whether the batch holds what must be remembered of a producer that is still active."""
         if header.producer_id < 0:
             return False
@@ -679,7 +724,9 @@ def read_batches(file: File, size_bytes: int) -> Iterator[tuple[BatchHeader, mem
             raise SegmentCorrupt(f"{file.path}: shorter than its {size_bytes} bytes")
 
 
-def _rebuilt(header: BatchHeader, batch: memoryview, kept: list[Record], horizon_ms: int | None) -> Bytes:
+def rebuilt_batch(
+    header: BatchHeader, batch: memoryview, kept: list[Record], horizon_ms: int | None
+) -> Bytes:
     """A batch with the records of `kept` that otherwise is the one given."""
     if not crc_matches(batch, 0, header.size_bytes, header.crc):
         # A new checksum must not make damaged records look sound.
@@ -701,7 +748,7 @@ def _rebuilt(header: BatchHeader, batch: memoryview, kept: list[Record], horizon
     )
 
 
-def _emptied(header: BatchHeader) -> Bytes:
+def emptied_batch(header: BatchHeader) -> Bytes:
     """The header of a batch alone; its offsets, producer, epoch and sequences stay."""
     empty = header._replace(
         attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT),
@@ -711,7 +758,7 @@ def _emptied(header: BatchHeader) -> Bytes:
     return assemble(empty, b"", Codec.NONE)
 
 
-def _discard(disk: Disk, directory: str, segments: Sequence[Segment]) -> None:
+def discard_replacements(disk: Disk, directory: str, segments: Sequence[Segment]) -> None:
     """Remove replacement segments that are not wanted, in a way that no crash brings them back."""
     # Recovery completes a `.swap`, so that name goes first, durably, and only then the files.
     if any(segment.suffix != CLEANED for segment in segments):

@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 from tidelog.model.identifiers import TopicPartition
@@ -29,9 +30,11 @@ from tidelog.storage.cleaner import (
     CleaningResult,
     CleaningStatistics,
     CleaningStopped,
+    Look,
     Replacement,
 )
 from tidelog.storage.disk import Disk, OsDisk
+from tidelog.storage.expiry import ExpiryPlan
 from tidelog.storage.leader_epochs import LEADER_EPOCH_CHECKPOINT, LeaderEpochs
 from tidelog.storage.open_files import OpenFiles
 from tidelog.storage.producer_state import LastRecord
@@ -84,10 +87,13 @@ class Job(NamedTuple):
     last_records: dict[int, LastRecord]
     now_ms: int
     dedupe_buffer_bytes: int
+    #: of a round that removes expired records; None for compaction
+    due: frozenset[int] | None
 
     def plan(self, disk: Disk, open_files: OpenFiles) -> CleaningPlan:
         """The plan again, over the same files."""
-        return CleaningPlan(
+        kind = CleaningPlan if self.due is None else partial(ExpiryPlan, due=self.due)
+        return kind(
             topic_partition=self.topic_partition,
             directory=self.directory,
             config=self.config,
@@ -112,6 +118,7 @@ class CleaningOutcome(NamedTuple):
     replacements: tuple[tuple[tuple[int, ...], SegmentFacts], ...] = ()
     first_dirty_offset: int = -1
     statistics: CleaningStatistics | None = None
+    looks: tuple[Look, ...] = ()
     fault: BaseException | None = None
 
 
@@ -131,6 +138,7 @@ def job_of(plan: CleaningPlan, dedupe_buffer_bytes: int) -> Job:
         plan.last_records,
         plan.now_ms,
         dedupe_buffer_bytes,
+        plan.due if isinstance(plan, ExpiryPlan) else None,
     )
 
 
@@ -202,7 +210,9 @@ class CleaningProcess:
             for old, new in outcome.replacements
         )
         assert outcome.statistics is not None
-        return CleaningResult(plan, replacements, outcome.first_dirty_offset, outcome.statistics)
+        return CleaningResult(
+            plan, replacements, outcome.first_dirty_offset, outcome.statistics, outcome.looks
+        )
 
     def _start(self) -> "subprocess.Popen[bytes]":
         if self._idle_timer is not None:
@@ -293,7 +303,7 @@ def clean(job: Job, disk: Disk, open_files: OpenFiles) -> CleaningOutcome:
             (tuple(old.base_offset for old in replacement.old), SegmentFacts.of(replacement.new))
         )
         replacement.new.let_go()
-    return CleaningOutcome(tuple(replacements), result.first_dirty_offset, result.statistics)
+    return CleaningOutcome(tuple(replacements), result.first_dirty_offset, result.statistics, result.looks)
 
 
 def _leave_with_the_broker(life_end: int) -> None:

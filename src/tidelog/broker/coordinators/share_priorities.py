@@ -16,7 +16,7 @@ from tidelog.broker.coordinators.share_reading import SharedRead
 from tidelog.broker.replicas.partition import Partition
 from tidelog.model.log_config import LogConfig
 from tidelog.records.corrupt_record import CorruptRecord, DecompressedTooLarge
-from tidelog.records.delivery_headers import PRIORITY_DEFAULT, BadHeader, expiry_of, priority_of
+from tidelog.records.delivery_headers import PRIORITY_DEFAULT, BadHeader, lenient_expiry_of, priority_of
 from tidelog.records.record import Record, iterate_records
 from tidelog.shares.fetched import OffsetRange
 
@@ -66,10 +66,7 @@ def _records(partition: Partition, read: SharedRead) -> Iterator[Record]:
 
 
 def _is_expired(record: Record, ttl_ms: int, now_ms: int) -> bool:
-    try:
-        expiry_ms = expiry_of(record, ttl_ms)
-    except BadHeader:
-        return False  # from before the topic obeyed it
+    expiry_ms = lenient_expiry_of(record, ttl_ms)
     return expiry_ms is not None and expiry_ms <= now_ms
 
 

@@ -178,7 +178,7 @@ class Compaction:
 
     def _note(self, partition: Partition, result: CleaningResult, files: Sequence[str]) -> None:
         self._removals.remove_files(files, partition.config.file_delete_delay_ms)
-        self._dirty_logs.cleaned(partition, result.first_dirty_offset)
+        self._dirty_logs.cleaned(partition, result)
         self._jobs.ran(JOB)
         statistics = result.statistics
         totals = self._metrics.cleaner
@@ -187,6 +187,8 @@ class Compaction:
         totals.records_kept += statistics.records_kept
         totals.bytes_read += statistics.bytes_read
         totals.bytes_written += statistics.bytes_written
+        if result.looks and not result.replacements:
+            return  # nothing had expired
         fields = {
             "topic": partition.topic,
             "partition": partition.index,

@@ -1,4 +1,4 @@
-"""Which log to compact next: the dirtiest of those that can be.
+"""Which log to clean next: the dirtiest of those that can be, or one that may have expired records.
 
 A log whose cleaning failed (a damaged batch, say) is uncleanable: it is left alone for a while, longer each
 time, and the others are cleaned; one whose new segments could not get their names, until a restart.
@@ -16,8 +16,10 @@ from tidelog.broker.runtime.background_jobs import ENVIRONMENT, BackgroundJobs
 from tidelog.broker.runtime.live_settings import LiveSettings
 from tidelog.broker.runtime.metrics import Metrics
 from tidelog.model.events import COMPACTION_FAILED
+from tidelog.model.log_config import LogConfig
 from tidelog.model.ports import Clock
-from tidelog.storage.cleaner import CleaningPlan, plan_cleaning
+from tidelog.storage.cleaner import CleaningPlan, CleaningResult, plan_cleaning
+from tidelog.storage.expiry import ExpiryPlan, expires, plan_expiry
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +36,16 @@ class Uncleanable(NamedTuple):
     reason: str
 
 
+#: the settings that say what has expired, and how much of that is worth a round
+_Token = tuple[int, float]
+
+
+def _token(config: LogConfig) -> _Token:
+    return config.tidelog_ttl_ms, config.min_cleanable_dirty_ratio
+
+
 class DirtyLogs:
-    """The logs of one broker that compaction is for."""
+    """The logs of one broker that compaction is for, and those whose records expire."""
 
     def __init__(
         self,
@@ -53,6 +63,8 @@ class DirtyLogs:
         self._jobs = jobs
         self._metrics = metrics
         self._uncleanable: dict[Partition, Uncleanable] = {}
+        #: when to look at which segment for expired records, with the settings that it was found with
+        self._looks: dict[Partition, dict[_Token, dict[tuple[int, int], int]]] = {}
 
     def __repr__(self) -> str:
         return f"<DirtyLogs uncleanable={len(self._uncleanable)}>"
@@ -69,18 +81,13 @@ class DirtyLogs:
         best: tuple[Partition, CleaningPlan] | None = None
         most_urgent: tuple[bool, bool, float] | None = None
         for partition in list(self._replicas):
-            if not partition.config.compacted:
+            if not (partition.config.compacted or expires(partition.config)):
                 continue
             uncleanable = self._uncleanable.get(partition)
             if uncleanable is not None and monotonic_ms < uncleanable.retry_at_ms:
                 continue
             try:
-                plan = plan_cleaning(
-                    partition.log,
-                    checkpointed_offset=self._checkpoints.get(partition),
-                    last_stable_offset=partition.last_stable_offset,
-                    now_ms=now_ms,
-                )
+                plan = self._plan(partition, now_ms)
             except Exception as fault:
                 self.leave_alone(partition, fault)
                 continue
@@ -92,14 +99,36 @@ class DirtyLogs:
                 best, most_urgent = (partition, plan), urgency
         return best
 
-    def cleaned(self, partition: Partition, first_dirty_offset: int) -> None:
-        """A log is clean up to an offset."""
-        self._checkpoints.set(partition, first_dirty_offset)
+    def _plan(self, partition: Partition, now_ms: int) -> CleaningPlan | None:
+        log_, config = partition.log, partition.config
+        end_offset = partition.last_stable_offset
+        if not config.compacted:
+            looks = self._looks.get(partition, {}).get(_token(config), {})
+            return plan_expiry(log_, looks=looks, last_stable_offset=end_offset, now_ms=now_ms)
+        return plan_cleaning(
+            log_,
+            checkpointed_offset=self._checkpoints.get(partition),
+            last_stable_offset=end_offset,
+            now_ms=now_ms,
+        )
+
+    def cleaned(self, partition: Partition, result: CleaningResult) -> None:
+        """A round is over: a log is clean up to an offset, or has nothing that has expired for now."""
         self._uncleanable.pop(partition, None)
+        if not isinstance(result.plan, ExpiryPlan):
+            self._checkpoints.set(partition, result.first_dirty_offset)
+            return
+        token = _token(result.plan.config)
+        segments = {(each.base_offset, each.size_bytes) for each in partition.log.segments}
+        known = self._looks.get(partition, {}).get(token, {})
+        looks = {each: not_before_ms for each, not_before_ms in known.items() if each in segments}
+        looks.update(((each.base_offset, each.size_bytes), each.not_before_ms) for each in result.looks)
+        self._looks[partition] = {token: looks}
 
     def forget(self, partition: Partition) -> None:
         """The log is gone, or about to move."""
         self._uncleanable.pop(partition, None)
+        self._looks.pop(partition, None)
         self._checkpoints.forget(partition)
 
     def leave_alone(self, partition: Partition, fault: BaseException, *, until_restart: bool = False) -> None:
