@@ -1,8 +1,11 @@
-"""Delayed records with unchanged clients: librdkafka and kafka-python produce and read.
+"""Delayed records with unchanged clients: librdkafka, kafka-python, Java and kcat produce and read.
 
 On one broker, and on three whose leader of the delay topic is killed with SIGKILL while records wait.
 """
 
+import os
+import select
+import subprocess
 import time
 from collections.abc import Generator, Iterator
 
@@ -14,12 +17,17 @@ from kafka import TopicPartition as KafkaPythonPartition
 from kafka.errors import InvalidRecordError
 
 from tests.conformance.conftest import BROKER_SETTINGS
-from tests.conformance.drivers.contract import DEADLINE_SECONDS, new_name
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, new_name, require_program
+from tests.conformance.drivers.java import SOURCE, java_command
+from tests.conformance.drivers.kcat import run_kcat
 from tidelog.testing.broker import RunningBroker
 from tidelog.testing.cluster import RunningCluster
 
-CLIENTS = ("librdkafka", "kafka-python")
+CLIENTS = ("librdkafka", "kafka-python", "java", "kcat")
 RECORDS = 60
+#: kcat is started for each header
+KCAT_RECORDS = 8
+JAVA = SOURCE.with_name("Delays.java")
 PATIENCE_SECONDS = 90.0
 
 
@@ -42,27 +50,41 @@ def topics(bootstrap: str) -> tuple[str, str]:
     return delayed, target
 
 
-def send(client: str, bootstrap: str, topic: str, due_ms: dict[int, int]) -> None:
-    """Records with their due times, the last ones first."""
+def send(client: str, bootstrap: str, topic: str, wait_ms: dict[int, int]) -> dict[int, int]:
+    """Records that are due so many milliseconds from now, the last ones first; say when they are due."""
+    if client == "java":
+        lines = b"".join(b"k%d %d %d\n" % (each, each, wait_ms[each]) for each in reversed(wait_ms))
+        [now_ms] = run_java("send", bootstrap, topic, stdin=lines)
+        return {number: int(now_ms) + each for number, each in wait_ms.items()}
+    due_ms = {number: int(time.time() * 1_000) + each for number, each in wait_ms.items()}
     rows = [(b"k%d" % number, b"%d" % number, b"%d" % due) for number, due in reversed(due_ms.items())]
     if client == "librdkafka":
         producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         for key, value, due in rows:
             producer.produce(topic, value, key, headers={"tidelog-deliver-at": due})
         assert producer.flush(DEADLINE_SECONDS) == 0
+    elif client == "kcat":
+        for key, value, due in rows:
+            words = ["-H", f"tidelog-deliver-at={due.decode()}", "-k", key.decode(), "-p", "0"]
+            run_kcat("-P", "-b", bootstrap, "-t", topic, *words, stdin=value)
     else:
         sender = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
         sent = [sender.send(topic, value, key, [("tidelog-deliver-at", due)]) for key, value, due in rows]
         for each in sent:
             each.get(DEADLINE_SECONDS)
         sender.close()
+    return due_ms
 
 
 def read(client: str, bootstrap: str, topic: str, count: int) -> list[tuple[int, int]]:
     """What a read_committed reader sees, each with the time of its arrival, until a while after the last."""
     found: list[tuple[int, int]] = []
+    if client == "java":
+        lines = run_java("read", bootstrap, topic, str(count))
+        return [(int(value), int(at_ms)) for value, at_ms in (line.split() for line in lines)]
     until = time.monotonic() + PATIENCE_SECONDS
-    reader = _rdkafka(bootstrap, topic) if client == "librdkafka" else _kafka_python(bootstrap, topic)
+    readers = {"librdkafka": _rdkafka, "kafka-python": _kafka_python, "kcat": _kcat}
+    reader = readers[client](bootstrap, topic)
     for value in reader:
         now_ms = int(time.time() * 1_000)
         if value is not None:
@@ -107,6 +129,29 @@ def _kafka_python(bootstrap: str, topic: str) -> "Generator[bytes | None, None, 
         consumer.close()
 
 
+def _kcat(bootstrap: str, topic: str) -> "Generator[bytes | None, None, None]":
+    command = [require_program("kcat"), "-C", "-u", "-q", "-b", bootstrap, "-t", topic, "-p", "0"]
+    command += ["-o", "beginning", "-X", "isolation.level=read_committed"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            while True:
+                if select.select([process.stdout], [], [], 0.2)[0]:
+                    # One record to a line, each written at once.
+                    yield from os.read(process.stdout.fileno(), 65536).split()
+                yield None
+        finally:
+            process.kill()
+
+
+def run_java(*arguments: str, stdin: bytes = b"") -> list[str]:
+    done = subprocess.run(
+        java_command(JAVA, *arguments), input=stdin, capture_output=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    return done.stdout.decode().splitlines()
+
+
 def check(found: list[tuple[int, int]], due_ms: dict[int, int]) -> None:
     assert [number for number, _ in found] == sorted(due_ms, key=lambda number: due_ms[number])
     assert not [number for number, at_ms in found if at_ms < due_ms[number]], "early"
@@ -117,10 +162,21 @@ def test_records_come_in_order_when_they_are_due(
     bootstrap: str, topics: tuple[str, str], client: str
 ) -> None:
     delayed, target = topics
-    first_ms = int(time.time() * 1_000) + 2_000
-    due_ms = {number: first_ms + 30 * number for number in range(RECORDS)}
-    send(client, bootstrap, delayed, due_ms)
-    check(read(client, bootstrap, target, RECORDS), due_ms)
+    count = KCAT_RECORDS if client == "kcat" else RECORDS
+    first_ms = 5_000 if client == "kcat" else 2_000
+    due_ms = send(client, bootstrap, delayed, {number: first_ms + 30 * number for number in range(count)})
+    check(read(client, bootstrap, target, count), due_ms)
+
+
+def test_java_is_told_of_a_bad_header_and_its_tombstones_cancel(
+    bootstrap: str, topics: tuple[str, str]
+) -> None:
+    delayed, target = topics
+    # The bad record is named, and the other one of its batch goes with it.
+    rows = b"k 1 tomorrow\nk 2 1000\nflush\na 3 3000\nb 4 3000\na - -\n"
+    said = run_java("send", bootstrap, delayed, "linger.ms=1000", stdin=rows)
+    assert said[1:] == ["InvalidRecordException", "KafkaException"]
+    assert [number for number, _ in read("librdkafka", bootstrap, target, 1)] == [4]
 
 
 def test_bad_headers_are_refused_and_tombstones_cancel(bootstrap: str, topics: tuple[str, str]) -> None:
@@ -149,9 +205,8 @@ def test_the_death_of_a_leader_loses_and_repeats_nothing(oracle: bool) -> None:
     with RunningCluster(3, {"min.insync.replicas": "2"}) as cluster:
         cluster.create_topic("orders")
         cluster.create_topic("later", tidelog_delay_target="orders")
-        first_ms = int(time.time() * 1_000) + 2_000
-        due_ms = {number: first_ms + 50 * number for number in range(RECORDS)}
-        send("kafka-python", cluster.bootstrap, "later", due_ms)
-        time.sleep(max(0.0, first_ms / 1_000 + 1.0 - time.time()))
+        wait_ms = {number: 2_000 + 50 * number for number in range(RECORDS)}
+        due_ms = send("kafka-python", cluster.bootstrap, "later", wait_ms)
+        time.sleep(max(0.0, due_ms[0] / 1_000 + 1.0 - time.time()))
         cluster.kill(cluster.leader("later", 0))
         check(read("librdkafka", cluster.bootstrap, "orders", RECORDS), due_ms)
