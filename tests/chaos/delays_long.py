@@ -9,10 +9,14 @@ target notes each record with the time of its arrival.
 
 In the end every record must be there once, with its key, value and headers, none before it was due, and each
 partition in the order of due times, then offsets. Said besides: lateness (of all, and of those that were due
-while no broker was away), and the largest memory of a broker. Exit code 0: all of that holds.
+while no broker was away), the largest memory of a broker, and the load of the machine. What of the lateness
+is the machine's is said by a transactional client that runs beside: ten times a second it writes one record
+in a transaction of its own, which the same reader reads; a forwarded record cannot be quicker than that is
+from its beginning to its arrival. Exit code 0: all of that holds.
 """
 
 import argparse
+import os
 import random
 import signal
 import sys
@@ -22,11 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tidelog.testing.cluster import RunningCluster
 
-DELAYED, TARGET = "later", "orders"
+DELAYED, TARGET, BESIDE = "later", "orders", "beside"
 PARTITIONS = 3
 #: nothing is due before all is produced, so that all of it is in order
 LEAD_SECONDS_MIN = 5.0
@@ -34,6 +38,8 @@ PRODUCED_PER_SECOND_AT_LEAST = 4_000
 AWAY_SECONDS = 5.0
 #: after a broker is back, until it is in sync
 SETTLING_SECONDS = 10.0
+#: what was due so long before a broker died may be under way then
+UNDER_WAY_SECONDS = 2.0
 PATIENCE_SECONDS = 300.0
 
 
@@ -65,10 +71,13 @@ class Reader(threading.Thread):
         self._value = value
         self.wanted = records
         self.delivered: list[Delivered] = []
+        #: when the transaction of the other client began, and how long it took to its arrival here
+        self.beside: list[tuple[int, int]] = []
         self.over = threading.Event()
 
     def run(self) -> None:
-        self._consumer.assign([TopicPartition(TARGET, index, 0) for index in range(PARTITIONS)])
+        places = [TopicPartition(TARGET, index, 0) for index in range(PARTITIONS)]
+        self._consumer.assign([*places, TopicPartition(BESIDE, 0, 0)])
         while not self.over.is_set():
             for message in self._consumer.consume(2_000, timeout=0.02):
                 if message.error() is None:
@@ -76,6 +85,10 @@ class Reader(threading.Thread):
         self._consumer.close()
 
     def _note(self, message: Any, now_ms: int) -> None:
+        if message.topic() == BESIDE:
+            began_ms = int(message.value())
+            self.beside.append((began_ms, now_ms - began_ms))
+            return
         headers = dict(message.headers() or [])
         number = int(message.value().partition(b":")[0])
         intact = (
@@ -85,6 +98,27 @@ class Reader(threading.Thread):
             and headers["trace"] == b"%d" % number
         )
         self.delivered.append(Delivered(number, message.partition(), now_ms, intact))
+
+
+class Beside(threading.Thread):
+    """A transactional client with one record at a time; after a failure it begins anew."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
+        self._settings = {"bootstrap.servers": bootstrap, "transactional.id": BESIDE, "log_level": 0}
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            producer = Producer(self._settings)
+            try:
+                producer.init_transactions(30)
+                while not self.over.wait(0.1):
+                    producer.begin_transaction()
+                    producer.produce(BESIDE, str(int(time.time() * 1_000)))
+                    producer.commit_transaction(30)
+            except KafkaException:
+                continue
 
 
 class Run:
@@ -98,6 +132,7 @@ class Run:
         self.offsets: dict[int, int] = {}
         self.away: list[tuple[float, float]] = []
         self.memory_kb = 0
+        self.loads: list[float] = []
 
     def produce(self) -> float:
         """All records; returns how many seconds that took."""
@@ -159,6 +194,7 @@ class Run:
         start, end = min(self.due_ms) / 1_000, max(self.due_ms) / 1_000
         steps = self.options.kills + 1
         for step in range(1, steps + 1):
+            self.loads.append(os.getloadavg()[0])
             time.sleep(max(0.0, start + (end - start) * step / (steps + 1) - time.time()))
             began = time.time()
             if step < steps:
@@ -166,13 +202,21 @@ class Run:
                 print(f"killing broker {victim}, which leads {DELAYED}-{step % PARTITIONS}", flush=True)
                 self.cluster.kill(victim)
                 time.sleep(AWAY_SECONDS)
-                self.cluster.start(victim)
+                self.cluster.start(victim, within_seconds=PATIENCE_SECONDS)
             else:
                 print("killing all brokers", flush=True)
                 self.cluster.kill()
-                self.cluster.start()
-            self.cluster.wait_in_sync()
-            self.away.append((began, time.time() + SETTLING_SECONDS))
+                self.cluster.start(within_seconds=PATIENCE_SECONDS)
+            self.cluster.wait_in_sync(timeout_seconds=PATIENCE_SECONDS)
+            self.away.append((began - UNDER_WAY_SECONDS, time.time() + SETTLING_SECONDS))
+
+    def wait_for(self, reader: Reader) -> None:
+        """Until all has come, or nothing has for a long time although it is due."""
+        seen, since = -1, time.time()
+        while len(reader.delivered) < self.options.records and time.time() < since + PATIENCE_SECONDS:
+            if len(reader.delivered) > seen:
+                seen, since = len(reader.delivered), max(time.time(), min(self.due_ms) / 1_000)
+            time.sleep(0.2)
 
     def check(self, delivered: list[Delivered]) -> list[str]:
         """What does not hold."""
@@ -202,9 +246,13 @@ class Run:
         well = sorted(
             each.arrived_ms - self.due_ms[each.number]
             for each in delivered
-            if not any(start <= self.due_ms[each.number] / 1_000 <= end for start, end in self.away)
+            if self.is_well(self.due_ms[each.number])
         )
         return every, well
+
+    def is_well(self, at_ms: int) -> bool:
+        """Whether all brokers were there at a time."""
+        return not any(start <= at_ms / 1_000 <= end for start, end in self.away)
 
 
 def percentile(ascending: list[int], part: float) -> int:
@@ -217,30 +265,43 @@ def run(options: argparse.Namespace) -> int:
     settings = {"min.insync.replicas": "2", "transaction.state.log.min.isr": "2"}
     with RunningCluster(3, settings, data_directory=options.keep) as cluster:
         cluster.create_topic(TARGET, partitions=PARTITIONS)
+        cluster.create_topic(BESIDE)
         cluster.create_topic(DELAYED, partitions=PARTITIONS, tidelog_delay_target=TARGET)
         current = Run(options, cluster)
         reader = Reader(cluster.bootstrap, options.records, b"x" * options.size)
         reader.start()
+        beside = Beside(cluster.bootstrap)
+        beside.start()
         over = threading.Event()
         threading.Thread(target=current.watch_memory, args=(over,), daemon=True).start()
         took = current.produce()
         print(f"produced {options.records} records in {took:.1f} s", flush=True)
         current.fail()
-        deadline = time.time() + PATIENCE_SECONDS + max(0.0, max(current.due_ms) / 1_000 - time.time())
-        while len(reader.delivered) < options.records and time.time() < deadline:
-            time.sleep(0.2)
+        current.wait_for(reader)
         time.sleep(2.0)  # something may come a second time
         over.set()
+        beside.over.set()
+        beside.join(60)
         reader.over.set()
         reader.join(30)
         delivered = list(reader.delivered)
         faults = current.check(delivered)
         every, well = current.lateness(delivered)
+        first_ms = min(current.due_ms)
+        others = sorted(
+            took_ms for at_ms, took_ms in reader.beside if at_ms >= first_ms and current.is_well(at_ms)
+        )
         print(f"delivered {len(delivered)} of {options.records}")
-        for name, ascending in (("all", every), ("while all was well", well)):
+        lines = (
+            ("all", every),
+            ("while all was well", well),
+            ("the other client, while all was well", others),
+        )
+        for name, ascending in lines:
             figures = [percentile(ascending, part) for part in (0.5, 0.99, 0.999)]
             print(f"late, {name} ({len(ascending)}): p50, p99, p99.9 = {figures} ms")
         print(f"largest broker: {current.memory_kb / 1024:.0f} MB")
+        print(f"load of the machine: {', '.join(f'{each:.1f}' for each in current.loads)}")
         for fault in faults:
             print(f"FAULT: {fault}")
         return 1 if faults else 0

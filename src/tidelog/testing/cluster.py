@@ -152,7 +152,13 @@ class RunningCluster:
 
     # Starting and ending
 
-    def start(self, broker_id: int | None = None, *, known: bool = True) -> "RunningCluster":
+    def start(
+        self,
+        broker_id: int | None = None,
+        *,
+        known: bool = True,
+        within_seconds: float = START_SECONDS_MAX,
+    ) -> "RunningCluster":
         """Start a broker, or all that are down, side by side; return when they serve.
 
         With `known`, every broker that answers must know them too: not to be had while the network is cut.
@@ -165,7 +171,7 @@ class RunningCluster:
                 process = self._processes[number]
                 self._reap(number)
                 process.launch()
-            deadline = time.monotonic() + START_SECONDS_MAX
+            deadline = time.monotonic() + within_seconds
             for number in wanted:
                 self._processes[number].wait_ready(max(0.1, deadline - time.monotonic()))
             if wanted and known:
