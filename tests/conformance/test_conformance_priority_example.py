@@ -1,0 +1,58 @@
+"""The example in examples/priority: the urgent topic first, the others not never, nothing lost."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.conformance.drivers.contract import DEADLINE_SECONDS, new_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "examples" / "priority" / "worker.py"
+NORMAL, URGENT = 60, 30
+RUN_SECONDS_MAX = 100
+
+
+def run(bootstrap: str, group: str, count: int, *topics: str) -> list[str]:
+    command = [sys.executable, str(PROGRAM), "--bootstrap", bootstrap, "--group", group]
+    done = subprocess.run(
+        [*command, "--count", str(count), *topics],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def send(bootstrap: str, topic: str, count: int) -> list[str]:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    return [f"{topic} {number}" for number in range(count)]
+
+
+def test_urgent_records_come_first_and_the_others_get_their_share(bootstrap: str) -> None:
+    name = new_name("jobs")
+    topics = [f"{name}.p9", f"{name}.p1"]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for each in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
+        each.result(DEADLINE_SECONDS)
+    normal = send(bootstrap, topics[1], NORMAL)
+    first = run(bootstrap, name, 10, *topics)
+    assert first == normal[:10], "nothing urgent is there"
+    urgent = send(bootstrap, topics[0], URGENT)
+    second = run(bootstrap, name, 200, *topics)
+    assert [each for each in second if each in urgent] == urgent
+    assert [each for each in second if each in normal] == normal[10:], "what the first one stored counts"
+    # From when both topics were read three of four are urgent, and the normal ones do not wait for the end.
+    start = second.index(urgent[0])
+    both = second[start : second.index(urgent[-1])]
+    share = sum(each in normal for each in both) / len(both)
+    assert 0.2 <= share <= 0.5, second
