@@ -15,6 +15,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.record import Record
+from tidelog.storage.cleaner import read_batches
 
 
 def node_with(**configs: str) -> NodeUnderTest:
@@ -124,6 +125,30 @@ def test_no_record_starves() -> None:
     assert value == b"0-0"
     # Nine priorities are made up for in nine seconds: what came later does not overtake it.
     assert max(overtook) <= 9
+
+
+@pytest.mark.parametrize("priorities", ["true", "false"])
+def test_the_window_passes_what_the_cleaner_removed(priorities: str) -> None:
+    node = node_with(
+        tidelog_ttl_enable="true",
+        tidelog_priority_enable=priorities,
+        segment_bytes="20000",
+        min_cleanable_dirty_ratio="0",
+    )
+    wanted = []
+    for number in range(60):
+        rows = [(b"%d-%d" % (number, each), "tidelog-ttl-ms", "100") for each in range(18)]
+        last = (b"%d" % number, "tidelog-priority", str(number % 10))
+        send(node, *rows[:9], last, *rows[9:])
+        wanted.append(last[0])
+    node.advance(60_000)
+    closed = node.broker.replicas.led["q", 0].log.segments[:-1]
+    kept = [header.records_count for each in closed for header, _ in read_batches(each.file, each.size_bytes)]
+    assert kept
+    assert max(kept) == 1, "the cleaner has been there"
+    member = reader(node)
+    seen = [value for _ in range(200) for value in member.take(max_records=10)]
+    assert sorted(seen) == sorted(wanted)
 
 
 def test_bad_headers_are_refused_where_they_are_obeyed() -> None:

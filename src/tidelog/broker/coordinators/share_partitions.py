@@ -289,7 +289,9 @@ class SharePartitions:
         )
         if looks_into(shared.partition.config):
             looked = look(shared.partition, read, self._clock.now_ms())
-            command = replace(command, expired=looked.expired, preferred=looked.preferred)
+            command = replace(
+                command, batches=looked.batches, expired=looked.expired, preferred=looked.preferred
+            )
         self._step(shared, command)
         if found:
             deliveries = shared.counts.deliveries
