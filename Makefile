@@ -99,6 +99,10 @@ s3-test: $(STAMP) ## Iceberg tables in a bucket of an S3 server from PyPI (moto,
 bench-iceberg: $(STAMP) ## A topic into an Iceberg table beside the same records into plain Parquet (about 2 minutes)
 	@$(BIN)/python -m bench.iceberg
 
+share-kills: $(STAMP) ## Members of a share group and leaders killed, 200,000 records accepted, then as many with dead letters (about 8 minutes)
+	@$(BIN)/python -m tests.chaos.share_kills
+	@$(BIN)/python -m tests.chaos.share_kills --reject
+
 iceberg-kills: $(STAMP) ## A topic into an Iceberg table while the pipeline is killed 30 times, another writer commits and the schema changes
 	@$(BIN)/python -m tests.chaos.iceberg_kills --records 100000 --kills 30
 
@@ -116,6 +120,7 @@ chaos: $(STAMP) ## The long cluster test: leaders killed for 10 minutes, then ev
 chaos-short: $(STAMP) ## The same for about a minute and a half: leaders and controllers killed, a diverged tail
 	@$(BIN)/python -m tests.chaos.cluster_chaos --minutes 1 --faults kill-leader,kill-controller,diverge,lose-copier
 	@$(BIN)/python -m tests.chaos.coordinator_kills --client java --kills 3
+	@$(BIN)/python -m tests.chaos.share_kills --records 6000 --seconds 15 --leader-seconds 7 --java 0
 
 simulation: $(STAMP) ## Thousands of seeds of groups, transactions and a whole cluster (1,000 of each world), and every mutant caught
 	@TIDELOG_SIMULATION_SEEDS=1000 TIDELOG_SIMULATION_CLUSTER_SEEDS=1000 $(BIN)/pytest -q -n 2 tests/simulation
