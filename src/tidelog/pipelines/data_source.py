@@ -65,6 +65,10 @@ class TidelogDataSource(DataSource):
         from tidelog.pipelines.source_options import SourceOptions
 
         options = SourceOptions.read(self.options, streaming=True)
+        if options.share_group is not None:
+            from tidelog.pipelines.queue_source import queue_reader
+
+            return queue_reader(options, _decoding(options, schema))
         return stream_reader(options, _decoding(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

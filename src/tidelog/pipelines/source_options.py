@@ -42,6 +42,7 @@ ROWS: dict[str, OptionRow] = {
     "offsets_per_trigger_max": number("maxOffsetsPerTrigger", least=1, most=INT64_MAX),
     "offsets_per_trigger_min": number("minOffsetsPerTrigger", least=1, most=INT64_MAX),
     "group_id": text("group.id"),
+    "share_group": text("share.group"),
     "group_id_prefix": text("groupIdPrefix", default="tidelog-spark"),
     "commit_offsets": flag("commitOffsets", default=True),
     "poll_timeout_ms": number("kafkaConsumer.pollTimeoutMs", least=1, default=120_000),
@@ -73,6 +74,16 @@ REFUSED = {
     "kafka.value.deserializer": "values are bytes: CAST(value AS STRING), or option decode",
     "kafka.enable.auto.commit": "the source commits what was processed; commitOffsets=false switches it off",
     "kafka.interceptor.classes": "there is no JVM consumer to intercept",
+}
+#: with share.group; the group decides these
+REFUSED_OF_A_QUEUE = {
+    **dict.fromkeys(STARTING, "the group's setting share.auto.offset.reset says where it begins"),
+    **dict.fromkeys(
+        ("isolationlevel", "kafka.isolation.level"), "share.isolation.level of the group says it"
+    ),
+    **dict.fromkeys(("group.id", "kafka.group.id", "commitoffsets"), "the share group keeps what was done"),
+    **dict.fromkeys(("subscribepattern", "assign"), "a share group subscribes to topics by name: subscribe"),
+    "minoffsetspertrigger": "what a member has acquired it does not keep waiting",
 }
 _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
 _UNIT_MS = {
@@ -122,6 +133,7 @@ class SourceOptions:
     offsets_per_trigger_min: int | None
     trigger_delay_max_ms: int
     group_id: str | None
+    share_group: str | None
     group_id_prefix: str
     commit_offsets: bool
     poll_timeout_ms: int
@@ -140,6 +152,8 @@ class SourceOptions:
         """Read and check; raises BadOption."""
         given = _lowered(options)
         _check_names(given)
+        if "share.group" in given:
+            _check_queue(given, streaming)
         topics, pattern, assigned = _subscription(given)
         starting, ending = _positions(given, streaming)
         values = read_table(ROWS, given)
@@ -171,6 +185,19 @@ def _check_names(given: Mapping[str, str]) -> None:
     refuse_slips(given, NAMES, TOLERATED)
 
 
+def _check_queue(given: Mapping[str, str], streaming: bool) -> None:
+    if not given["share.group"].strip():
+        raise BadOption("share.group is empty; it is the name of the share group")
+    if not streaming:
+        raise BadOption(
+            "share.group is for spark.readStream: nobody tells a source when a batch query is done;"
+            " a stream with trigger(availableNow=True) reads what is there and ends"
+        )
+    for name, reason in REFUSED_OF_A_QUEUE.items():
+        if name in given:
+            raise BadOption(f"option {name} does not go with share.group: {reason}")
+
+
 def refuse_slips(given: Iterable[str], names: Iterable[str], tolerated: Collection[str] = ()) -> None:
     """Raises BadOption for a name, in lower case, that nobody knows but that looks like one of `names`."""
     known = {name.lower(): name for name in names}
@@ -188,6 +215,9 @@ def _client_settings(given: Mapping[str, str]) -> ClientSettings:
     }
     if "isolationlevel" in given:
         client["isolation.level"] = given["isolationlevel"]
+    if "share.group" in given:
+        # The group has chosen already: a task reads what was acquired, and no more.
+        client["isolation.level"] = "read_uncommitted"
     if "bootstrap.servers" not in client:
         raise BadOption('option("kafka.bootstrap.servers", "host:port,host:port") is missing')
     return ClientSettings.from_options(client)
