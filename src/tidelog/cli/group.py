@@ -1,8 +1,9 @@
 """`tidelog group`: list, describe, lag, reset-offsets, delete and delete-offsets of consumer groups."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -24,6 +25,8 @@ from tidelog.cli.output import json_option, print_fields, print_json, print_tabl
 from tidelog.cli.positions import moment_callback
 from tidelog.cli.topic import confirm
 from tidelog.client.cluster import Cluster
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
@@ -253,27 +256,45 @@ def chosen_target(options: dict[str, Any]) -> Target:
         raise CommandError(f"{value} cannot be used: {fault}", "make one with --export") from fault
 
 
+def reset_options(default: str) -> Callable[[Command], Command]:
+    """What both kinds of groups are moved with: which partitions, where to, and whether to do it."""
+    options = (
+        click.option(
+            "--topic",
+            "topics",
+            multiple=True,
+            metavar="TOPIC[:0,1]",
+            help=f"Only this topic (or some of its partitions); default: {default}.",
+        ),
+        click.option("--to-earliest", is_flag=True, help="To the first record kept."),
+        click.option("--to-latest", is_flag=True, help="To the end: skip everything."),
+        click.option(
+            "--to-datetime",
+            callback=moment_callback,
+            metavar="TIME",
+            help="To the first record at or after an ISO time, @milliseconds or an age like 2h.",
+        ),
+        click.option(
+            "--to-offset",
+            type=click.IntRange(min=0),
+            metavar="OFFSET",
+            help="To this offset in every partition.",
+        ),
+        click.option("--execute", is_flag=True, help="Do it. Without this, only the plan is shown."),
+    )
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
 @group.command("reset-offsets")
 @click.argument("name", metavar="GROUP")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC[:0,1]",
-    help="Only this topic (or some of its partitions); default: all the group has committed.",
-)
-@click.option("--to-earliest", is_flag=True, help="To the first record kept.")
-@click.option("--to-latest", is_flag=True, help="To the end: skip everything.")
+@reset_options("all the group has committed")
 @click.option("--to-current", is_flag=True, help="Where the group is: for --export.")
-@click.option(
-    "--to-datetime",
-    callback=moment_callback,
-    metavar="TIME",
-    help="To the first record at or after an ISO time, @milliseconds or an age like 2h.",
-)
-@click.option(
-    "--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="To this offset in every partition."
-)
 @click.option("--shift-by", type=int, metavar="N", help="Forwards by N records, backwards by -N.")
 @click.option(
     "--from-file",
@@ -284,7 +305,6 @@ def chosen_target(options: dict[str, Any]) -> Target:
 @click.option(
     "--export", is_flag=True, help="Print the plan as topic,partition,offset lines for --from-file."
 )
-@click.option("--execute", is_flag=True, help="Do it. Without this, only the plan is shown.")
 @json_option
 @connection_options()
 def reset_offsets(

@@ -13,9 +13,8 @@ from tidelog.admin.shares_in_flight import PartitionInFlight, SharesInFlight, co
 from tidelog.admin.snapshot import GroupView
 from tidelog.cli.connection import Connection, connection_options
 from tidelog.cli.errors import CommandError
-from tidelog.cli.group import chosen_partitions, chosen_target, listed_groups
+from tidelog.cli.group import chosen_partitions, chosen_target, listed_groups, reset_options
 from tidelog.cli.output import json_option, print_fields, print_json, print_table
-from tidelog.cli.positions import moment_callback
 from tidelog.cli.topic import confirm
 
 _HINTS = {
@@ -233,25 +232,7 @@ def delete(connection: Connection, names: tuple[str, ...], yes: bool) -> None:
 
 @share.command()
 @click.argument("name", metavar="GROUP")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC[:0,1]",
-    help="Only this topic (or some of its partitions); default: all in which the group has begun.",
-)
-@click.option("--to-earliest", is_flag=True, help="To the first record kept.")
-@click.option("--to-latest", is_flag=True, help="To the end: skip everything.")
-@click.option(
-    "--to-datetime",
-    callback=moment_callback,
-    metavar="TIME",
-    help="To the first record at or after an ISO time, @milliseconds or an age like 2h.",
-)
-@click.option(
-    "--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="To this offset in every partition."
-)
-@click.option("--execute", is_flag=True, help="Do it. Without this, only the plan is shown.")
+@reset_options("all in which the group has begun")
 @json_option
 @connection_options()
 def reset(
