@@ -18,7 +18,7 @@ from tidelog.pipelines.queue_batches import QueueBatches
 from tidelog.pipelines.queue_offsets import QueueTask
 from tidelog.pipelines.queue_records import read_spans
 from tidelog.pipelines.source_options import SourceOptions
-from tidelog.pipelines.spark_versions import (
+from tidelog.pipelines.spark_api import (
     HAS_ADMISSION_CONTROL,
     ReadAllAvailable,
     ReadMaxRows,
