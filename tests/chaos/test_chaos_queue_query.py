@@ -26,6 +26,8 @@ from tidelog.testing.broker import RunningBroker
 
 QUEUE, COUNT, KILLS = "jobs", 1_500, 2
 PARTITIONS = 2
+#: of a micro-batch of `queue_query`
+BATCH_RECORDS = 200
 SECONDS_MAX = 120.0
 
 
@@ -80,6 +82,7 @@ def test_every_record_is_processed_at_least_once(tidelog_broker: RunningBroker, 
                 times[number].append(rest[0])
     assert times.keys() == set(range(COUNT))
     assert all(len(contents) == 1 for contents in batches.values()), "run again, it has the same records"
-    # What the killed drivers had locked was delivered again, known to be processed, and accepted unread.
-    assert [number for number, where in times.items() if len(set(where)) > 1] == []
+    # What a driver was killed with is known to the next as processed, but to no other after that.
+    again = sum(len(set(where)) > 1 for where in times.values())
+    assert again <= KILLS * BATCH_RECORDS
     assert left(bootstrap) == 0
