@@ -1,5 +1,6 @@
 """Dead letters of share groups (KIP-1191), and records that are kept back after a failed delivery."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.unit.broker.share_members import (
 )
 from tests.unit.broker.test_broker_cluster_share_groups import Sharer
 from tests.unit.broker.test_broker_cluster_share_groups import produce as produce_in
+from tidelog.broker.coordinators import dead_letter_writer
 from tidelog.broker.replicas.partition import Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
@@ -216,3 +218,25 @@ def test_a_failed_record_is_kept_back_for_longer_each_time() -> None:
         node.advance(1)
         node.advance(0)
         assert counts(decoded("ShareFetch", 2, waiting)) == {0: count}
+
+
+def test_a_batch_is_unpacked_once_for_all_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that are rejected here and there are one letter each: their batch may have thousands."""
+    node = node_with_letters()
+    produce(node, *(b"%d" % number for number in range(1_000)))
+    member = ShareMember(node).join()
+    assert len(member.take(max_bytes=8 << 20)) == 1_000
+    unpacked = 0
+
+    def counted(data: Any, header: Any) -> Iterator[Record]:
+        nonlocal unpacked
+        for record in iterate_records(data, header):
+            unpacked += 1
+            yield record
+
+    monkeypatch.setattr(dead_letter_writer, "iterate_records", counted)
+    said = [(number, number, REJECT if number % 10 == 3 else ACCEPT) for number in range(1_000)]
+    assert member.acknowledge(0, *said) is ErrorCode.NONE
+    letters = letters_of(node.broker.replicas.led[LETTERS, 0])
+    assert [letter.value for letter in letters] == [b"%d" % number for number in range(3, 1_000, 10)]
+    assert unpacked <= 2_000

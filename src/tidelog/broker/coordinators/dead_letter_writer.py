@@ -28,6 +28,7 @@ from tidelog.model.identifiers import NO_LEADER
 from tidelog.model.ports import Clock
 from tidelog.protocol.apis import APPEND_DEAD_LETTERS
 from tidelog.protocol.primitives import INT32, string
+from tidelog.records.batch import BatchHeader
 from tidelog.records.builder import build_batch
 from tidelog.records.corrupt_record import CorruptRecord
 from tidelog.records.record import Record, iterate_records
@@ -103,6 +104,8 @@ class DeadLetterWriter:
         self._peers = peers
         self._settings = settings
         self._clock = clock
+        #: the batch that was unpacked last: the letters of its records are often written one after the other
+        self._unpacked: tuple[tuple[str, int, BatchHeader], dict[int, Record]] | None = None
 
     def __repr__(self) -> str:
         return "<DeadLetterWriter>"
@@ -244,15 +247,24 @@ class DeadLetterWriter:
         end = last
         for header, data in read.batches:
             end = min(last, header.last_offset)
-            try:
-                for record in iterate_records(data, header):
-                    if offset <= record.offset <= last:
-                        originals[record.offset] = record
-            except (CorruptRecord, ValueError) as fault:
-                log.warning("%s: records of dead letters could not be read: %s", letters.source, fault)
+            found = self._records_of(letters.source, header, data)
+            originals |= {each: found[each] for each in range(offset, end + 1) if each in found}
         # Of a record that is not there any more it is told what happened to it.
         wanted = range(offset, end + 1)
         return [self._letter(letters, each, originals.get(each)) for each in wanted], end + 1
+
+    def _records_of(self, source: Partition, header: BatchHeader, data: memoryview) -> dict[int, Record]:
+        """The records of a batch by offset: unpacked once for many letters, each of one record."""
+        batch = source.topic, source.index, header
+        if self._unpacked is None or self._unpacked[0] != batch:
+            records: dict[int, Record] = {}
+            try:
+                for record in iterate_records(data, header):
+                    records[record.offset] = record
+            except (CorruptRecord, ValueError) as fault:
+                log.warning("%s: records of dead letters could not be read: %s", source, fault)
+            self._unpacked = batch, records
+        return self._unpacked[1]
 
     def _letter(self, letters: _Letters, offset: int, original: Record | None) -> Record:
         message, source = letters.message, letters.source
